@@ -17,7 +17,7 @@ LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -
 # Without this, the verifier of the contract tests sends usage statistics.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate fuzz fault-runs prove clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate fuzz fault-runs prove mutations clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -63,13 +63,16 @@ tests: setup
 	@$(PYTEST) -n $(or $(PROCESSES),4) --no-loadscope-reorder -m "not ($(LEFT_OUT))"
 
 contracts: setup ## Check every promise between the services; needs no server
-	@$(PYTEST) -q -m "not integration" schemas contracts-tests
+	@$(PYTEST) -q -n $(or $(PROCESSES),2) -m "not integration" schemas contracts-tests
 
 contracts-update: setup ## Write pacts, recordings and the AsyncAPI document again: make contracts-update REASON="why they change"
 	@$(BIN)/python -m isotherm.contracts update --reason "$(REASON)"
 
 contracts-mutations: setup ## Mutate every published field, key, header, status and partitioner; what a consumer uses must be caught
 	@$(BIN)/python -m isotherm.contracts mutations
+
+mutations: setup ## Mutate the delivery cores, all or C="policies coap-dedup"; adds to docs/results/mutations.txt
+	@$(BIN)/python -m isotherm.proofs.mutations --record --processes $(or $(PROCESSES),2) $(addprefix --core ,$(C))
 
 contracts-release: setup ## Record the contracts of a release: make contracts-release VERSION=0.9.0
 	@$(BIN)/python -m isotherm.contracts release $(or $(VERSION),$(error say which version: make contracts-release VERSION=0.9.0))
@@ -115,8 +118,8 @@ docs-serve: setup ## Show the documentation site at http://127.0.0.1:8000, rebui
 faults: setup ## Run the long fault tests, keep the output in docs/results/faults.txt
 	@tools/record-results docs/results/faults.txt $(PYTEST) --no-header -v -n $(or $(PROCESSES),2) --no-loadscope-reorder --durations=0 --durations-min=20 -m "faults and long"
 
-simulate: setup ## Run worlds from seeds, keep the results: make simulate SEEDS=500, or W=persisters
-	@$(BIN)/python -m isotherm.proofs simulate --record --seeds $(or $(SEEDS),100) --processes $(or $(PROCESSES),2) $(if $(W),--world $(W))
+simulate: setup ## Run worlds from seeds, keep the results: make simulate SEEDS=500, W=persisters, or HOURS=100
+	@$(BIN)/python -m isotherm.proofs simulate --record $(if $(HOURS),--hours $(HOURS),--seeds $(or $(SEEDS),100)) --processes $(or $(PROCESSES),2) $(if $(W),--world $(W))
 
 fault-runs: setup ## Random faults on real servers, three brokers among them: the next seeds, RUNS=1 of SECONDS=300; adds to docs/results/fault-runs.txt
 	@code=0; for run in $$(seq $(or $(RUNS),1)); do \

@@ -169,6 +169,30 @@ def test_whatever_says_who_may_come_is_enough(folder: Path, chart: str, argument
     assert charts.render(folder / chart, *arguments)
 
 
+@pytest.mark.parametrize(
+    ("settings_given", "ports"),
+    [
+        ("allow_anonymous=true", [("mqtt", 1883)]),
+        ("allow_anonymous=true,settings.websocket.port=9001", [("mqtt", 1883), ("ws", 9001)]),
+        (
+            "tls.cafile=/a,settings.tls.certfile=/b,settings.tls.keyfile=/c,settings.websocket.port=9001",
+            [("mqtts", 1883), ("wss", 9001)],
+        ),
+    ],
+)
+def test_clients_reach_the_ports_of_the_mqtt_server(
+    folder: Path, settings_given: str, ports: list[tuple[str, int]]
+) -> None:
+    objects = charts.render(folder / "mqtt-proxy", "--set", f"settings.{settings_given}")
+    served = [
+        [(port["name"], port["port"]) for port in one["spec"]["ports"]] for one in objects if one["kind"] == "Service"
+    ]
+    (policy,) = [one for one in objects if one["kind"] == "NetworkPolicy"]
+    allowed = [[port["port"] for port in rule["ports"]] for rule in policy["spec"]["ingress"]]
+    assert ports in served
+    assert [name for name, _ in ports] in allowed
+
+
 def test_the_umbrella_runs_as_soon_as_it_knows_who_may_come(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(ALONE), encoding="utf-8")

@@ -48,6 +48,11 @@ def _broken(path: str) -> list[str]:
     return found
 
 
+def _targets(text: str) -> set[str]:
+    """The targets of commands `make TARGET ...` that a document shows."""
+    return set(re.findall(r"(?:`|^)make ([a-z][a-z-]*)", text, flags=re.MULTILINE))
+
+
 def _expanded(pattern: str) -> list[str]:
     """`a_{b,c}.py` as `a_b.py` and `a_c.py`."""
     parts = [part.split(",") if index % 2 else [part] for index, part in enumerate(re.split(r"[{}]", pattern))]
@@ -95,3 +100,11 @@ def test_test_files_that_a_page_names_exist(path: str) -> None:
 
     ends = {"/" + name.removeprefix(".../") for name in names}
     assert [end for end in sorted(ends) if not any(f"/{file}".endswith(end) for file in FILES)] == []
+
+
+def test_make_targets_that_documents_name_exist() -> None:
+    made = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    named = {target: path for path in DOCUMENTS for target in _targets((ROOT / path).read_text(encoding="utf-8"))}
+
+    assert {target: path for target, path in named.items() if target not in made} == {}
+    assert _targets("`make prove P=fuzz`\nmake nowhere\n") == {"prove", "nowhere"}

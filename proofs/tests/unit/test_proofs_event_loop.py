@@ -126,6 +126,49 @@ def test_a_frozen_process_runs_nothing_and_a_killed_one_closes_its_tasks_at_once
     assert seen[-1] == "closed"
 
 
+def test_the_loops_and_threads_of_a_process_end_with_it() -> None:
+    world, seen = World(), list[str]()
+
+    async def tick(name: str) -> None:
+        while True:
+            await asyncio.sleep(1)
+            seen.append(name)
+
+    def note_later() -> None:
+        stand_ins.sleep(1)
+        seen.append("thread")
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualEventLoop)
+        other = loop.beside()
+        other.call_soon_threadsafe(lambda: other.create_task(tick("other loop")))
+        stand_ins.Thread(target=note_later).start()
+        await tick("loop")
+
+    world.loop.call_soon(lambda: world.loop.create_task(work()))
+    world.run.run(3_500)
+    assert {*seen} == {"loop", "other loop", "thread"}
+    world.loop.process.kill()
+    ticks = len(seen)
+    world.run.run(60_000)
+    assert len(seen) == ticks
+
+
+def test_a_pool_makes_as_many_calls_at_once_as_it_has_threads() -> None:
+    world, seen = World(), list[object]()
+    pool = ThreadPool(world.loop.process, "pool", 2)
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        calls = [loop.run_in_executor(pool, stand_ins.sleep, 2) for _ in range(3)]
+        await asyncio.sleep(3)
+        seen.append([call.done() for call in calls])
+
+    world.work(work())
+    assert seen == [[True, True, False]]
+
+
 def test_bytes_arrive_once_and_in_order_however_they_are_cut() -> None:
     world = World()
     client, end, server = connected(world, Weather(cut_rate=1.0))

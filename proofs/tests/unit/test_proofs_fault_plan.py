@@ -8,10 +8,12 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 
-from isotherm.proofs.faults import plan
+from isotherm.proofs.__main__ import main
+from isotherm.proofs.faults import command, plan
 from isotherm.proofs.faults.command import next_seed, result_line
 from isotherm.proofs.faults.plan import Fault, make_plan
 from isotherm.proofs.faults.relay import Relay, Relays
@@ -50,6 +52,19 @@ def test_the_line_of_a_run_has_its_seed_faults_and_verdict() -> None:
     assert line.endswith("commit=abc seed=3 seconds=300 kill=2 ended=alerts:2 history=clean\n")
     both = result_line(12, 60.0, [], Counter(), "clean", "abc") + line
     assert [next_seed(recorded) for recorded in ("", line, both)] == [0, 4, 13]
+
+
+def test_a_run_that_does_not_finish_is_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(*_: object) -> Counter[str]:
+        raise OSError("no server")
+
+    monkeypatch.setattr(command, "_play", play)
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "fault-runs.txt")
+    for seed in range(2):
+        assert main(["faults", "--record", "--folder", str(tmp_path)]) == 3
+        lines = (tmp_path / "fault-runs.txt").read_text(encoding="utf-8").splitlines()
+        assert f" seed={seed} seconds=300 " in lines[-1]
+        assert lines[-1].endswith(" history=not-finished")
 
 
 @pytest.fixture

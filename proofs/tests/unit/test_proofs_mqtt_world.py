@@ -25,7 +25,7 @@ from isotherm.proofs.worlds.scenario import Fault, Scenario
 QUICK_S = 120.0
 QUICK_SEEDS = range(1, 20)
 MOST_SEEDS = 300
-"""A fault is convicted within so many seeds, or the world has become blind to it."""
+"""A fault is convicted within so many seeds from its first one, or the world has become blind to it."""
 
 
 def run(seed: int, seconds: float = QUICK_S, *, keeps_trace: bool = False) -> MqttOutcome:
@@ -125,27 +125,32 @@ LOSS = Fault("all_brokers_loss", 3_000, 110_000, 0, 0.55)
 KILLS = tuple(Fault("kill", at_ms, 1, at_ms // 1_000) for at_ms in range(5_000, 120_000, 9_000))
 HURRY = tuple(Fault("hurry", at_ms, 1, at_ms // 700) for at_ms in range(4_000, 120_000, 700))
 ZOMBIES = tuple(Fault("zombie_at_step", at_ms, 12_000, 1, 0.5) for at_ms in range(5_000, 110_000, 25_000))
-OUTAGES = tuple(Fault("all_brokers_away", at_ms, 33_000) for at_ms in (10_000, 65_000))
+OUTAGES = tuple(Fault("all_brokers_away", at_ms, 33_000) for at_ms in (5_000, 43_000, 81_000))
 
-SEEDED_FAULTS: Sequence[tuple[Callable[[], Any], str, tuple[Fault, ...]]] = (
-    (_answer_before_the_commit, "acknowledged and is not stored", KILLS),
-    (_leave_session_records_out, "a session is lost", KILLS),
-    (_ignore_fencing, "times", ZOMBIES),
-    (_forget_identifiers_on_reconnect, "times", HURRY),
-    (_acknowledge_before_the_report, "acknowledged and is not stored", (*OUTAGES, *KILLS)),
-    (_guess_unanswered_commits, "times", (LOSS,)),
-    (_overtake_what_an_ended_connection_was_not_told, "only before an earlier one", (*OUTAGES, *HURRY)),
-    (_believe_late_answers, "times", (LOSS,)),
+SEEDED_FAULTS: Sequence[tuple[Callable[[], Any], int, str, tuple[Fault, ...]]] = (
+    (_answer_before_the_commit, 2, "acknowledged and is not stored", KILLS),
+    (_leave_session_records_out, 1, "a session is lost", KILLS),
+    (_ignore_fencing, 2, "times", ZOMBIES),
+    (_forget_identifiers_on_reconnect, 1, "times", HURRY),
+    (_acknowledge_before_the_report, 1, "acknowledged and is not stored", (*OUTAGES, *KILLS)),
+    (_guess_unanswered_commits, 37, "times", (LOSS,)),
+    (_overtake_what_an_ended_connection_was_not_told, 31, "only before an earlier one", (*OUTAGES, *HURRY)),
+    (_believe_late_answers, 4, "times", (LOSS,)),
 )
-"""Each with a part of what the judge says, and with faults of the surroundings that the server must live with."""
+"""Each with the first seed that convicted it (one run is enough until the server's schedule changes), with a part
+of what the judge says, and with faults of the surroundings that the server must live with."""
 
 
-@pytest.mark.parametrize(("seeded", "finding", "faults"), SEEDED_FAULTS, ids=lambda one: getattr(one, "__name__", ""))
+@pytest.mark.parametrize(
+    ("seeded", "first", "finding", "faults"), SEEDED_FAULTS, ids=lambda one: getattr(one, "__name__", "")
+)
 def test_a_seeded_fault_of_the_server_is_convicted(
-    seeded: Callable[[], Any], finding: str, faults: tuple[Fault, ...]
+    seeded: Callable[[], Any], first: int, finding: str, faults: tuple[Fault, ...]
 ) -> None:
     world = MqttWorld(QUICK_S)
     with seeded():
         assert any(
-            finding in each for seed in range(1, MOST_SEEDS) for each in world.run(Scenario(seed, faults)).findings
+            finding in each
+            for seed in range(first, first + MOST_SEEDS)
+            for each in world.run(Scenario(seed, faults)).findings
         )

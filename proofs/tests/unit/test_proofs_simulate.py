@@ -5,21 +5,47 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
+from typing import Any
 
 import pytest
 
-from isotherm.proofs.worlds.command import WORLDS, next_seed, with_line, world_of
+from isotherm.proofs.worlds.command import WORLDS, world_of
+from isotherm.proofs.worlds.results import Result, added, next_seed, read
 
 FAULTS = '[["kill",10000,2000,0],["freeze",20000,30000,1],["cut_off",25000,20000,2],["broker_loss",5000,40000,0,0.3]]'
 
 
-def test_results_accumulate_by_seed_and_commit() -> None:
-    recorded = with_line("", "2026-11-23 persisters commit=1a seeds=0-99 hours=10.5 findings=1\n")
-    recorded = with_line(recorded, "2026-11-24 connectors commit=2b seeds=0-9 hours=1.0 findings=0\n")
-    recorded = with_line(recorded, "2026-11-24 persisters commit=2b seeds=100-149 hours=5.0 findings=0\n")
-    assert "Together: 16.5 hours, 1 findings" in recorded
-    assert recorded.count("\n") == 6
-    assert [next_seed(recorded, world) for world in ("persisters", "connectors", "another")] == [150, 10, 0]
+def result(world: str, first: int, last: int, **other: Any) -> Result:
+    return Result(
+        **{
+            "date": "2026-11-23",
+            "world": world,
+            "commit": "1a",
+            "first": first,
+            "last": last,
+            "hours": 5.0,
+            "cpu_s": 60.0,
+            "findings": 0,
+            "faults": Counter(kill=2, freeze=1),
+            **other,
+        }
+    )
+
+
+def test_results_accumulate_by_world_commit_and_seeds() -> None:
+    recorded = added("", result("persisters", 0, 99, findings=1))
+    recorded = added(recorded, result("connectors", 0, 9, hours=1.0))
+    recorded = added(recorded, result("persisters", 100, 149))
+    recorded = added(recorded, result("persisters", 150, 159, commit="2b"))
+    assert [(one.world, one.first, one.last, one.hours, one.faults["kill"]) for one in read(recorded)] == [
+        ("persisters", 0, 149, 10.0, 4),
+        ("connectors", 0, 9, 1.0, 2),
+        ("persisters", 150, 159, 5.0, 2),
+    ]
+    assert "together: 16.0 hours, 12 faults, 1 findings" in recorded
+    assert "connectors: 1.0 hours, 3 faults, 0 findings" in recorded
+    assert [next_seed(recorded, world) for world in ("persisters", "connectors", "another")] == [160, 10, 0]
 
 
 @pytest.mark.parametrize("world", ["persisters", "connectors"])

@@ -58,7 +58,7 @@ def _mqtt_proxy() -> CollectorRegistry:
     metrics = MqttMetrics()
     metrics.gauges = dict.fromkeys(GAUGES, lambda: 0.0)
     registry.register(metrics)
-    registry.register(Supervisor(ProxySettings(routes="-", allow_anonymous=True), (), None, Stop()))
+    registry.register(Supervisor(ProxySettings(routes="-", allow_anonymous=True), (), {}, Stop()))
     return registry
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.connector.errors.failure_limits import FailureLimitError, FailureLimits, FailureWatch
+from isotherm.connector.config.validation import Validated
+from isotherm.connector.errors.failure_limits import FailureLimitError, FailureLimits, FailureWatch, failure_limits
 
 batches = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=40)
 
@@ -45,6 +48,23 @@ def test_a_share_of_the_last_records_stops() -> None:
     with pytest.raises(FailureLimitError, match=r"errors\.limit\.percent=50: 50 of the last 100"):
         after(limits, (50, 50)).check()
     assert not stops(after(limits, (0, 30), (100, 0))), "what is further back than the window is forgotten"
+
+
+def test_the_window_is_the_last_batches_that_hold_as_many_records() -> None:
+    limits = FailureLimits(consecutive=0, percent=50, window_records=100)
+    assert not stops(after(limits, (0, 100), (100, 0))), "the second batch alone fills the window"
+    assert stops(after(limits, (0, 100), (99, 0)))
+    assert not stops(after(FailureLimits(0, 50, 1_000), (501, 499)))
+
+
+def test_limits_come_from_the_configuration() -> None:
+    given: dict[str, Any] = {
+        "errors.limit.consecutive": 7,
+        "errors.limit.percent": "2.5",
+        "errors.limit.window.records": 90,
+    }
+    config = cast(Validated, type("Config", (), {"integer": given.get, "text": given.get})())
+    assert failure_limits(config) == FailureLimits(7, 2.5, 90)
 
 
 @given(batches)

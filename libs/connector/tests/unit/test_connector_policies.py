@@ -50,5 +50,10 @@ def test_retry_stops_after_max_retries_and_never_passes_a_good_record_over() -> 
     assert [rules.decide(Failure.TRANSIENT, attempt) for attempt in (1, 2, 3, 4)] == [Action.RETRY] * 3 + [Action.STOP]
 
 
+def test_a_policy_alone_tolerates_nothing_and_has_no_dead_letter_topic() -> None:
+    assert ErrorPolicy(THROW).decide(Failure.PERMANENT, attempts=1) is Action.STOP
+    assert ErrorPolicy(NOOP).decide(Failure.PERMANENT, attempts=1) is Action.SKIP
+
+
 def test_minus_one_never_runs_out() -> None:
     assert ErrorPolicy(RETRY, max_retries=-1).decide(Failure.TRANSIENT, attempts=10**9) is Action.RETRY

@@ -41,6 +41,7 @@ def test_the_brokers_time_counts_only_for_partitions_that_are_read() -> None:
 def test_without_advance_when_idle_only_records_move_time() -> None:
     assert reached(1_000, [], 400, advance_when_idle=False) == 400
     assert reached(1_000, [UnreadPartition(2_000)], 400, advance_when_idle=False) == 2_000
+    assert reached(1_000, [UnreadPartition(2_000), UnreadPartition(700)], 400, advance_when_idle=False) == 700
     assert reached(1_000, [], None, advance_when_idle=False) is None
 
 

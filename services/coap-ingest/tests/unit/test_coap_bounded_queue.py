@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +49,46 @@ async def test_a_waiting_reader_gets_the_next_item() -> None:
     assert queue.reserve(1)
     queue.put("late", 1, reserved=1)
     assert await reading == "late"
+    queue.release()
+    reading = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    assert not reading.done()
+    assert queue.reserve(1)
+    queue.put("later", 1, reserved=1)
+    assert await reading == "later"
+
+
+def test_one_item_of_any_size_fits_a_source_that_holds_none_and_may_grow() -> None:
+    queue: BoundedQueue[int] = BoundedQueue(10, 1_000)
+    queue.add_source("quiet")
+    assert queue.reserve(1_000, "noisy")
+    queue.cancel(reserved=1_000, source="noisy")
+    assert queue.reserve(100, "noisy")
+    assert queue.grow(900, "noisy")
+    assert not queue.grow(1, "noisy")
+
+
+def test_a_single_source_may_grow_to_the_limit() -> None:
+    queue: BoundedQueue[int] = BoundedQueue(10, 1_000)
+    for _ in range(2):
+        assert queue.reserve(400)
+    assert queue.grow(200)
+
+
+@pytest.mark.parametrize(("size", "fits"), [(700, True), (701, False)])
+@pytest.mark.parametrize("is_released", [True, False])
+async def test_a_source_holds_what_its_items_take_now(size: int, fits: bool, is_released: bool) -> None:
+    queue: BoundedQueue[int] = BoundedQueue(10, 1_000)
+    queue.add_source("quiet")
+    assert queue.reserve(600, "noisy")
+    queue.put(1, 50 if is_released else 100, reserved=600, source="noisy")
+    if is_released:
+        assert queue.reserve(100, "noisy")
+        queue.put(2, 100, reserved=100, source="noisy")
+        await queue.get()
+        queue.release()
+    # Four times what is left free then.
+    assert queue.reserve(size, "noisy") is fits
 
 
 def test_a_source_leaves_room_for_other_sources_and_a_single_source_may_fill_the_queue() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from isotherm.coap_ingest.coap.messages import is_incomplete, notification_of, response_of
 from isotherm.coap_ingest.coap.options import check_options, uint_or_none
-from isotherm.coap_ingest.coap.plain.codec import ACK, CON, NON, WireMessage, decode, encode
+from isotherm.coap_ingest.coap.plain.codec import ACK, CON, NON, WireMessage, decode, encode, encode_bare
 from isotherm.coap_ingest.coap.plain.notifications import PlainNotification, PlainNotifications, plain_notification
 from isotherm.coap_ingest.coap.plain.requests import plain_request
 from isotherm.coap_ingest.coap.resource import Resource, Server
@@ -83,6 +83,8 @@ def test_our_decoder_reads_what_aiocoap_reads_and_refuses_what_the_rfc_refuses(d
 @given(messages(st.integers(0, 255), options(NUMBERS, 300)))
 def test_a_message_survives_encoding(message: WireMessage) -> None:
     assert decode(encode(message)) == message
+    bare = message._replace(options=(), payload=b"")
+    assert encode_bare(*bare[:4]) == encode(bare)
 
 
 @given(messages(st.integers(0, 255), options((3_000, 3_001, 3_300, 65_535), 300)))

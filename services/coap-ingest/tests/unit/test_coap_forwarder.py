@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -137,6 +138,20 @@ async def test_records_that_wait_for_a_retry_are_bounded() -> None:
     # Refused records keep their notifications in the queue, whose limit applies to the sockets.
     assert made._queue.reserved >= 20
     assert made.unsettled == 30
+    running.cancel()
+
+
+async def test_the_loop_gets_its_turn_between_groups_of_notifications() -> None:
+    kafka = Refusing(times=0)
+    made = forwarder("", kafka, limit=1_000)
+    for _ in range(299):
+        offer(made, b'{"t": 1, "unit": "Cel"}')
+    running = asyncio.create_task(made.run())
+    seen = [0]
+    while seen[-1] < 300:
+        await asyncio.sleep(0)
+        seen.append(kafka.attempts)
+    assert max(later - earlier for earlier, later in itertools.pairwise(seen)) == 64
     running.cancel()
 
 

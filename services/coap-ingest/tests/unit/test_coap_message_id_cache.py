@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,17 @@ def test_evictions_of_the_oldest_requests_are_counted() -> None:
         assert len(cache) <= 1_000
     assert cache.evictions == 10_000 - len(cache)
     assert all(key(number) in cache for number in range(10_000 - 875, 10_000))
+
+
+@pytest.mark.parametrize(("limit", "left"), [(1, 1), (16, 15), (20, 19)])
+def test_room_is_made_by_dropping_an_eighth_of_the_limit(limit: int, left: int) -> None:
+    cache = MessageIdCache(limit)
+    for number in range(limit):
+        cache.add(key(number), 1_000.0)
+    assert (len(cache), cache.evictions) == (limit, 0)
+    cache.add(key(limit), 1_000.0)
+    assert (len(cache), cache.evictions) == (left, limit + 1 - left)
+    assert key(limit) in cache
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.floats(0, 20)), max_size=200))

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from isotherm import payloads
 from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache
 from isotherm.coap_ingest.coap.message_layer import endpoint_key, request_key
-from isotherm.coap_ingest.coap.plain.codec import ACK, WireMessage, decode, encode
+from isotherm.coap_ingest.coap.plain.codec import WireMessage, decode, encode
 from isotherm.coap_ingest.coap.plain.datagrams import hostinfo_of
 from isotherm.coap_ingest.coap.receive_buffer import dropped_by
 from isotherm.coap_ingest.connectors.plan import compile_plan
@@ -265,7 +265,3 @@ async def test_dropped_datagrams_are_a_metric(free_port: Callable[[], int]) -> N
             made.listener.maintain()
             made.listener.maintain()
         assert made._metrics.get_sample_value("isotherm_coap_ingest_dropped_datagrams_total", {"socket": "c"}) == 5
-
-
-def test_an_acknowledgement_is_four_bytes() -> None:
-    assert encode(WireMessage(ACK, 0, 0x1234)) == b"\x60\x00\x12\x34"

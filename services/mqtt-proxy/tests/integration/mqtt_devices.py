@@ -72,13 +72,16 @@ class Wire:
 
     def __init__(self, proxy: Proxy, client_id: str, *, version: int = 4, **more: object) -> None:
         self._version = version
-        self.socket = socket.create_connection(("127.0.0.1", proxy.port), timeout=WAIT_S)
+        self.socket = self._open(proxy)
         proxy.at_end.callback(self.close)
         self.send(connect_packet(client_id, version=version, **more))  # type: ignore[arg-type]  # passed on as given
         kind, self.connack = self.packet()
         assert kind == 0x20, (kind, self.connack)
         self.reason = self.connack[1]
         self.session_present = bool(self.connack[0])
+
+    def _open(self, proxy: Proxy) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", proxy.port), timeout=WAIT_S)
 
     def send(self, data: bytes) -> None:
         """Send bytes."""

@@ -77,4 +77,4 @@ def test_nothing_leaves_after_the_end_of_the_connection(version: int) -> None:
     acks.queue.close()
     acks.queue.complete(one)
     assert acks.queue.reject(other, NOT_STORED)
-    assert (acks.sent(), acks.flushes) == ([], 0)
+    assert (acks.sent(), acks.flushes, len(acks.queue)) == ([], 0, 0)

@@ -47,9 +47,20 @@ def test_parked_clients_resume_at_half_of_both_bounds() -> None:
     assert (gate.records, gate.bytes) == (4, 500)
 
 
-def test_bytes_alone_congest_the_gate() -> None:
+def test_half_of_the_records_is_enough_to_resume_and_more_is_not() -> None:
     gate = InflightGate(10, 1_000, Metrics())
+    gate.acquire(10, 10)
+    gate.release(4, 4)
+    assert is_congested(gate)
+    gate.release(1, 1)
+    assert not is_congested(gate)
+
+
+def test_bytes_alone_congest_the_gate() -> None:
+    metrics = Metrics()
+    gate = InflightGate(10, 1_000, metrics)
     gate.acquire(1, 1_000)
     assert is_congested(gate)
+    assert metrics.congestions == 1
     gate.release(1, 1_000)
     assert not is_congested(gate)

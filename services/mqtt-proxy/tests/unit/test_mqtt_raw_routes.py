@@ -12,10 +12,11 @@ from hypothesis import given
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
+from isotherm.mqtt_proxy.ingest.plain_route import Encode
 from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, ProducerRecord, headers_bytes
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes, regex_routes
 from isotherm.mqtt_proxy.ingest.topic_encoders import MissingTopicError, TopicEncoders
-from isotherm.mqtt_proxy.ingest.translation import Encode, IngestContext, IngestRules, TranslatedPublish, Translator
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, IngestRules, TranslatedPublish, Translator
 from isotherm.servicekit.settings import SettingsError
 
 RAW = "INSERT INTO events SELECT * FROM devices/+/event WITHFORMAT RAW"

@@ -114,7 +114,7 @@ def test_an_mqtt_topic_as_target() -> None:
         ("INSERT INTO a SELECT * FROM b TTL=5", "TTL has no effect"),
         ("INSERT INTO a SELECT * FROM b WITHKEY(x)", "readings are keyed by device"),
         ("INSERT INTO `a b` SELECT * FROM b", "not a Kafka topic"),
-        ("INSERT INTO a SELECT * FROM b WITHFORMAT JSON", "WITHFORMAT JSON is not allowed; expected RAW"),
+        ("INSERT INTO a SELECT * FROM b WITHFORMAT JSON", "WITHFORMAT JSON is not allowed; expected PROTOBUF or RAW"),
         ("INSERT INTO a SELECT x FROM b WITHFORMAT RAW", "takes SELECT"),
         ("INSERT INTO a SELECT * FROM b IGNORE x WITHFORMAT RAW", "takes SELECT"),
         ("INSERT INTO $ SELECT * FROM b WITHFORMAT RAW", "needs the name of a Kafka topic"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zlib
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ from isotherm.mqtt_proxy.sessions.store import (
     TooManySessionsError,
     content_crc32,
 )
+from isotherm.mqtt_proxy.sessions.writes import DetachWrite, Outcome, PublishWrite, TransferWrite, WillWrite
 from isotherm.servicekit.avro import encoder, parse
 
 SCHEMA = isotherm.schemas.schema("MqttSession", 2)
@@ -61,6 +63,59 @@ def test_what_a_release_is() -> None:
 
 def test_topic_and_payload_both_count() -> None:
     assert len({content_crc32("a", b"b"), content_crc32("ab", b""), content_crc32("", b"ab")}) == 3
+    assert content_crc32("a", b"b") == zlib.crc32(b"a\0b"), "stored sessions hold it"
+
+
+def test_who_waits_for_a_session_is_called_when_the_last_work_ends() -> None:
+    session, calls = Session("c"), list[str]()
+    session.when_settled = [lambda: calls.append("settled")]
+    for _ in range(2):
+        session.hold()
+    session.let_go()
+    assert calls == []
+    session.let_go()
+    assert (calls, session.when_settled, session.undecided) == (["settled"], [], 0)
+
+
+def test_a_session_whose_end_is_not_stored_is_found() -> None:
+    store = SessionStore(10)
+    for client_id in ("found", "owned", "undecided", "ended", "short"):
+        store.adopt(client_id, StoredState(1, 60, owner=3))
+    found, owned, undecided, ended, short = (store.get_or_create(name) for name in store._sessions)
+    owned.owner, undecided.undecided, short.durable = cast(Any, object()), 1, False
+    assert ended.stored is not None
+    ended.stored.expires_at_ms = 5
+    assert store.never_detached() == [found]
+    assert found.stored == StoredState(1, 60)
+    assert found.stored.owner is None, "this process"
+    assert StoredState() == StoredState(0, 0, None, {})
+
+
+WILL = Publish("w", b"", 1)
+
+
+def test_what_each_write_makes_of_the_stored_state() -> None:
+    def nobody(_outcome: Outcome) -> None: ...
+
+    draft = StoredState(1, 60, None, {1: 10, 2: 20}, owner=None, will=WILL, will_due_ms=7)
+    assert list(PublishWrite(nobody, packet_id=1, crc32=11).apply(draft).committed.items()) == [(2, 20), (1, 11)]
+    assert TransferWrite(nobody, owner=4, expiry_s=30, now_ms=1_000).apply(draft) is draft
+    assert (draft.owner, draft.epoch, draft.expiry_s, draft.expires_at_ms) == (4, 2, 30, 31_000)
+    TransferWrite(nobody, owner=5, expiry_s=40, now_ms=2_000).apply(draft)
+    assert (draft.owner, draft.expiry_s, draft.expires_at_ms) == (5, 40, 31_000)
+    DetachWrite(nobody, expiry_s=50, now_ms=3_000, will=WILL, will_due_ms=9).apply(draft)
+    assert (draft.expiry_s, draft.expires_at_ms, draft.will, draft.will_due_ms) == (50, 53_000, WILL, 9)
+    assert WillWrite(nobody).apply(draft) is draft
+    assert (draft.will, draft.will_due_ms) == (None, None)
+    for write in (TransferWrite(nobody), DetachWrite(nobody), WillWrite(nobody)):
+        assert write.apply(None) is None
+
+
+def test_a_will_without_properties_has_none_in_its_record() -> None:
+    record = to_record("c", StoredState(1, 60, 1_234, will=WILL), owner=0, now_ms=5)
+    assert record["will"]["properties"] == b""
+    expires_at_ms = from_record(decode(ENCODE(record))).expires_at_ms
+    assert (expires_at_ms, type(expires_at_ms)) == (1_234, int)
 
 
 def test_the_store_is_bounded_and_forgets_only_what_nothing_holds() -> None:

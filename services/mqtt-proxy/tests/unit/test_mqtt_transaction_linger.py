@@ -155,3 +155,68 @@ def test_every_write_is_taken_once_and_in_time(gaps_s: list[float], transaction_
     begun = simulate(arrivals, transaction_s)
     assert [arrival for _, held in begun for arrival in held] == arrivals
     assert all(start - held[0] <= max(LONGEST_S, transaction_s) + 1e-9 for start, held in begun)
+
+
+@pytest.mark.parametrize(
+    ("shortest_s", "patient", "eager", "wait_s"),
+    [
+        (0.005, 12, 0, 0.005),
+        (0.005, 13, 0, 0.04),
+        (0.0025, 25, 0, 0.02),
+        (0.005, 20, 20, 0.04),
+        (0.005, 20, 21, 0.005),
+    ],
+)
+def test_a_stream_is_enough_publishes_of_clients_that_wait_for_no_answer(
+    shortest_s: float, patient: int, eager: int, wait_s: float
+) -> None:
+    linger = TransactionLinger(shortest_s)
+    for _ in range(patient):
+        linger.note_publish(0.0, 0.041)
+    for _ in range(eager):
+        linger.note_publish(0.0, 8 * shortest_s)
+    assert linger.left_s(0.0) == 0.0, "nothing waits"
+    linger.add(0.0)
+    assert linger.left_s(0.0) == wait_s
+
+
+@pytest.mark.parametrize(
+    ("patient", "eager", "later", "wait_s"), [(40, 0, 0, 0.04), (33, 0, 0, 0.005), (0, 40, 20, 0.04)]
+)
+def test_publishes_of_a_second_ago_count_little(patient: int, eager: int, later: int, wait_s: float) -> None:
+    linger = TransactionLinger(0.005)
+    for number in range(patient + eager):
+        linger.note_publish(0.0, 1.0 if number < patient else 0.0)
+    for _ in range(later):
+        linger.note_publish(1.0, 1.0)
+    linger.note_publish(1.0, 0.0)
+    linger.add(1.0)
+    assert linger.left_s(1.0) == pytest.approx(wait_s)
+
+
+@pytest.mark.parametrize(
+    ("last", "end", "wait_s"), [(0, 0, 0.005), (1, 8, 0.005), (3, 8, 0.005), (4, 8, 0.02), (8, 8, 0.02)]
+)
+def test_the_wait_doubles_when_a_write_came_in_its_second_half_and_else_halves(
+    last: int, end: int, wait_s: float
+) -> None:
+    linger, unit_s = TransactionLinger(0.005), 2**-10
+    linger.add(0.0)
+    linger.add(8 * unit_s)
+    linger.end(8 * unit_s, left=False, is_full=False)
+    for arrival in (0, last):
+        linger.add((16 + arrival) * unit_s)
+    assert linger.left_s(16 * unit_s) == pytest.approx(0.01)
+    linger.end((16 + end) * unit_s, left=False, is_full=False)
+    linger.add((16 + end) * unit_s)
+    assert linger.left_s((16 + end) * unit_s) == pytest.approx(wait_s)
+
+
+@pytest.mark.parametrize(("pause_s", "wait_s"), [(0.04, 0.01), (0.041, 0.005)])
+def test_a_pause_of_all_clients_ends_the_longer_wait(pause_s: float, wait_s: float) -> None:
+    linger = TransactionLinger(0.005)
+    linger.add(-0.004)
+    linger.add(-0.001)
+    linger.end(0.0, left=False, is_full=False)
+    linger.add(pause_s)
+    assert linger.left_s(pause_s) == pytest.approx(wait_s)

@@ -13,7 +13,8 @@ from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWrite
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.metrics import Metrics
-from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
+from isotherm.mqtt_proxy.sessions.store import Session
+from isotherm.mqtt_proxy.sessions.writes import OrderedSource, Outcome, PublishWrite, SessionWrite
 
 LINGER_S = 0.005
 WITNESS = ProducerRecord("sessions", "witness", None, [])
@@ -48,6 +49,7 @@ class StandingLoop:
 
     def run_in_executor(self, _executor: object, _write: object, records: list[ProducerRecord]) -> Any:
         assert self._writing is None, "two transactions at a time"
+        assert records[-1].topic == "sessions", "the writer may have to look for it"
         self.written.append([record.key for record in records if record is not WITNESS])
         self._writing = asyncio.get_running_loop().create_future()
         return self._writing
@@ -61,10 +63,25 @@ class StandingLoop:
             timer.callback()
         self.now_s = until_s
 
+    def call_soon(self, callback: Callable[..., object], *arguments: object) -> None:
+        self.call_later(0, lambda: callback(*arguments))
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().create_future()
+
     async def commits(self) -> None:
+        await self.ends(WriteResult.COMMITTED)
+
+    async def ends(self, result: WriteResult | BaseException | None) -> None:
+        """Let the batch that is being written end so; None cancels it."""
         assert self._writing is not None
         writing, self._writing = self._writing, None
-        writing.set_result(WriteResult.COMMITTED)
+        if isinstance(result, BaseException):
+            writing.set_exception(result)
+        elif result is None:
+            writing.cancel()
+        else:
+            writing.set_result(result)
         await asyncio.sleep(0)
 
 
@@ -72,15 +89,17 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, max_records: int = 5_000) -> None:
         self.loop = StandingLoop()
         self.told: list[str] = []
+        self.metrics = Metrics()
+        self.fatal: list[BaseException] = []
         self.transactions = Transactions(
-            cast(TransactionalWriter, type("NeverCalled", (), {"write": None})()),
+            cast(TransactionalWriter, type("NeverCalled", (), {"write": None, "fault": "too large"})()),
             executor=cast(Any, None),
-            session_record=lambda _client_id, _state: WITNESS,
+            session_record=lambda client_id, _state: ProducerRecord("sessions", f"state of {client_id}", None, []),
             witness=WITNESS,
             max_records=max_records,
             linger_s=LINGER_S,
-            metrics=Metrics(),
-            on_fatal=lambda failure: None,
+            metrics=self.metrics,
+            on_fatal=self.fatal.append,
         )
         monkeypatch.setattr(self.transactions, "_loop", self.loop)
 
@@ -127,6 +146,18 @@ async def test_what_came_during_a_transaction_waits_only_for_what_is_left(monkey
     assert world.told == ["a", "b", "c", "d"]
 
 
+async def test_what_has_waited_out_its_time_behind_a_transaction_starts_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.submit("a")
+    world.loop.passes(LINGER_S)
+    world.submit("b")
+    world.loop.passes(LINGER_S + 0.001)
+    await world.loop.commits()
+    assert world.loop.written == [["a"], ["b"]]
+
+
 async def test_enough_writes_wait_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     for number in range(1_000):
@@ -134,6 +165,19 @@ async def test_enough_writes_wait_no_longer(monkeypatch: pytest.MonkeyPatch) -> 
     await world.loop.commits()
     assert [len(batch) for batch in world.loop.written] == [250, 750]
     assert world.loop.now_s == 0
+
+
+async def test_the_wait_of_a_batch_that_started_early_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    for number in range(250):
+        world.submit(str(number))
+    await world.loop.commits()
+    world.loop.passes(0.002)
+    world.submit("later")
+    world.loop.passes(LINGER_S - 0.001)
+    assert len(world.loop.written) == 1
+    world.loop.passes(0.002)
+    assert world.loop.written[1:] == [["later"]]
 
 
 async def test_full_batch_waits_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,3 +208,116 @@ async def test_drain_ends_when_everything_is_decided(monkeypatch: pytest.MonkeyP
     await world.loop.commits()
     await draining
     assert world.told == ["a", "b"]
+
+
+def publish(session: Session, decided: Callable[[Outcome], None], **more: Any) -> PublishWrite:
+    return PublishWrite(decided, session=session, records=[ProducerRecord("t", "p", b"", [])], packet_id=1, **more)
+
+
+async def test_the_state_of_a_durable_session_is_written_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, outcomes = World(monkeypatch), list[Outcome]()
+    session = Session("anna", durable=True)
+    world.transactions.submit(publish(session, outcomes.append, crc32=7))
+    world.loop.passes(LINGER_S)
+    assert world.loop.written == [["p", "state of anna"]]
+    world.loop.passes(2)
+    await world.loop.commits()
+    assert (outcomes, session.decided_s) == ([Outcome.COMMITTED], world.loop.now_s)
+    assert session.stored is not None
+    assert session.stored.committed == {1: 7}
+
+
+async def test_a_session_that_ends_with_its_connection_needs_no_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, outcomes = World(monkeypatch), list[Outcome]()
+    world.transactions.submit(SessionWrite(outcomes.append, session=Session("anna")))
+    world.loop.passes(LINGER_S)
+    assert (world.loop.written, outcomes) == ([], [Outcome.COMMITTED])
+    await world.transactions.drain()
+    assert world.metrics.transactions == {}
+
+
+async def test_an_aborted_transaction_is_told_and_the_next_one_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, outcomes = World(monkeypatch), list[Outcome]()
+    source = OrderedSource()
+    for write in (SessionWrite(outcomes.append, records=[WITNESS], source=source) for _ in range(2)):
+        world.transactions.submit(write)
+        world.loop.passes(LINGER_S)
+    await world.loop.ends(WriteResult.ABORTED)
+    world.loop.passes(1)
+    assert outcomes == [Outcome.ABORTED] * 2, "the second must not overtake the first"
+    assert len(world.loop.written) == 1
+    await world.transactions.drain()
+    assert world.metrics.transactions == {"aborted": 1}
+    world.submit("a")
+    world.loop.passes(LINGER_S)
+    await world.loop.commits()
+    assert world.metrics.transactions == {"aborted": 1, "committed": 1}
+
+
+async def test_a_refused_record_is_replaced_by_what_its_write_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, outcomes, reasons = World(monkeypatch), list[Outcome](), list[str]()
+
+    def on_refused(reason: str) -> list[ProducerRecord]:
+        reasons.append(reason)
+        return [ProducerRecord("t", "dead letter", b"", [])]
+
+    world.transactions.submit(publish(Session("anna", durable=True), outcomes.append, on_refused=on_refused))
+    world.loop.passes(LINGER_S)
+    await world.loop.ends(WriteResult.ABORTED_RECORD_AT_FAULT)
+    world.loop.passes(1)
+    assert reasons == ["too large"]
+    assert world.loop.written == [["p", "state of anna"], ["dead letter", "state of anna"]]
+    assert world.metrics.transactions == {"aborted": 1}
+    await world.loop.commits()
+    assert outcomes == [Outcome.COMMITTED]
+
+
+async def test_a_writer_that_fails_ends_the_process_and_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for end in (OSError("gone"), None):
+        world = World(monkeypatch)
+        world.submit("a")
+        world.loop.passes(LINGER_S)
+        world.submit("b")
+        await world.loop.ends(end)
+        world.loop.passes(1)
+        assert (world.told, world.loop.written) == ([], [["a"]])
+        assert world.fatal == ([end] if end else [])
+        assert world.metrics.transactions == ({"fatal": 1} if end else {})
+
+
+async def test_a_write_can_be_awaited_even_by_one_who_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    waiting = [
+        asyncio.create_task(world.transactions.decide(SessionWrite(lambda _: None, records=[WITNESS])))
+        for _ in range(2)
+    ]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    world.loop.passes(LINGER_S)
+    await world.loop.commits()
+    assert await waiting[1] is Outcome.COMMITTED
+    assert waiting[0].cancelled()
+
+
+@pytest.mark.parametrize(
+    ("kind", "clients", "pause_s", "wait_s"),
+    [(PublishWrite, 40, 0.02, 0.04), (PublishWrite, 1, 0.001, LINGER_S), (SessionWrite, 40, 0.02, LINGER_S)],
+)
+async def test_publishes_of_clients_that_wait_for_no_answer_are_gathered_for_longer(
+    monkeypatch: pytest.MonkeyPatch, kind: type[SessionWrite], clients: int, pause_s: float, wait_s: float
+) -> None:
+    """A device whose last answer is long ago; one that publishes after each answer is answered soon."""
+    world, decided = World(monkeypatch), list[Outcome]()
+    sessions = [Session(str(number)) for number in range(clients)]
+    for number in range(80):
+        world.transactions.submit(kind(decided.append, session=sessions[number % clients], records=[WITNESS]))
+        world.loop.passes(0.041)
+        await world.loop.commits()
+        world.loop.passes(pause_s)
+    assert len(decided) == len(world.loop.written) == 80
+    world.transactions.submit(kind(decided.append, session=sessions[0], records=[WITNESS]))
+    world.loop.passes(wait_s - 0.0001)
+    assert len(world.loop.written) == 80
+    world.loop.passes(0.0002)
+    assert len(world.loop.written) == 81

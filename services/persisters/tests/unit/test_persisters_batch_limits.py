@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
+from isotherm import kcql
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.record import ProjectedRecord, Record
+from isotherm.persisters.api.row import Row
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
-from isotherm.persisters.buffers.limits import BufferLimits
+from isotherm.persisters.buffers.limits import BufferLimits, Share
+from isotherm.persisters.buffers.partition_buffer import PartitionBuffer
 from isotherm.persisters.buffers.partition_buffers import PartitionBuffers
 from isotherm.servicekit.backoff import Backoff
 
 TOPIC = "t"
+(STATEMENT,) = kcql.parse("INSERT INTO target SELECT * FROM t")
+PLAN = compile_plan(STATEMENT, None, "-")
 LIMITS = BufferLimits(batch_records=4, waiting_records=6, batch_bytes=1_000_000, waiting_bytes=10_000_000)
 
 
@@ -120,3 +128,162 @@ def test_a_paused_partition_has_more_to_read_but_a_read_brings_none_of_it() -> N
     assert not buffers.are_open_read(0.0)
     other.high_watermark = None
     assert not buffers.are_open_read(1_000.0), "its end is not known yet"
+
+
+SHARED = BufferLimits(
+    batch_records=10,
+    batch_bytes=100,
+    waiting_records=80,
+    waiting_bytes=800,
+    writing_records=80,
+    writing_bytes=1_600,
+)
+
+
+@pytest.mark.parametrize(
+    ("buffers", "waiting", "share"),
+    [
+        (0, Share(0, 0), Share(80, 800)),
+        (4, Share(80, 800), Share(20, 200)),
+        (8, Share(80, 800), Share(10, 100)),
+        (16, Share(39, 399), Share(10, 100)),
+        (16, Share(40, 0), Share(1, 12)),
+        (16, Share(0, 400), Share(1, 12)),
+        (200, Share(80, 800), Share(1, 1)),
+    ],
+)
+def test_a_buffer_may_hold_its_part_or_a_batch_while_half_of_the_total_is_free(
+    buffers: int, waiting: Share, share: Share
+) -> None:
+    assert SHARED.share_of_each(buffers, waiting) == share
+
+
+@pytest.mark.parametrize(("records", "size_bytes", "share"), [(79, 800, Share(2, 25)), (80, 799, Share(2, 24))])
+def test_a_part_is_ample_if_it_holds_a_batch_in_records_and_in_bytes(
+    records: int, size_bytes: int, share: Share
+) -> None:
+    limits = BufferLimits(batch_records=10, batch_bytes=100, waiting_records=records, waiting_bytes=size_bytes)
+    assert limits.share_of_each(8, Share(records, size_bytes)) == share
+
+
+@pytest.mark.parametrize(
+    ("buffers", "writing", "batch"),
+    [
+        (4, Share(80, 1_600), Share(10, 100)),
+        (5, Share(30, 1_600), Share(10, 100)),
+        (5, Share(31, 1_600), Share(4, 100)),
+        (9, Share(31, 700), Share(2, 100)),
+        (9, Share(31, 701), Share(2, 44)),
+        (100, Share(80, 1_600), Share(1, 4)),
+    ],
+)
+def test_a_batch_is_whole_while_half_of_what_is_written_at_once_is_free(
+    buffers: int, writing: Share, batch: Share
+) -> None:
+    assert SHARED.next_batch(buffers, writing) == batch
+
+
+def positions(**given: int | None) -> PartitionBuffer:
+    return PartitionBuffer((TOPIC, 0), Counts(), Backoff(base_ms=0.0, floor_ms=0.0), **given)  # type: ignore[arg-type]
+
+
+def prepared(buffer: PartitionBuffer, most: int) -> InFlightBatch:
+    """The next batch of at most so many records, in the buffer; its records are filtered."""
+    records = buffer.next_batch(Share(most, 10**9))
+    batch = InFlightBatch.prepare(records, ErrorPolicy(Policy.NOOP), lambda _: ProjectedRecord(filtered="no"))
+    buffer.accept(batch, 0.0)
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("position", "committed", "end", "high", "lag"),
+    [
+        (None, None, None, None, 0),
+        (None, None, None, 9, 9),
+        (None, 4, None, 9, 5),
+        (6, 4, None, 9, 3),
+        (6, 4, 9, 9, 0),
+        (6, 4, 8, 9, 3),
+        (0, 4, None, 9, 9),
+        (12, 4, None, 9, 0),
+    ],
+)
+def test_the_lag_counts_from_the_position_or_from_what_was_committed(
+    position: int | None, committed: int | None, end: int | None, high: int | None, lag: int
+) -> None:
+    buffer = positions(position=position, committed=committed, end_of_partition=end, high_watermark=high)
+    assert buffer.lag == lag
+    assert buffer.settled_to == (committed if position is None else position)
+    assert buffer.next_offset == (committed if position is None else position)
+
+
+def test_what_waits_or_is_written_lags_also_at_the_partitions_end() -> None:
+    buffer = positions(committed=4, end_of_partition=6, high_watermark=6)
+    buffer.append([record(4), record(5)], 0.0)
+    assert (buffer.lag, buffer.is_settled, buffer.unread) == (2, False, 0)
+    prepared(buffer, 2)
+    assert (buffer.lag, buffer.is_settled) == (2, False)
+    buffer.start(0.0)
+    assert (buffer.lag, buffer.is_settled) == (2, False)
+    buffer.finish(None, 0.0)
+    assert (buffer.lag, buffer.is_settled, buffer.position) == (0, True, 6)
+
+
+def test_without_a_committed_offset_the_first_record_that_is_held_is_the_position() -> None:
+    buffer = positions()
+    assert (buffer.settled_to, buffer.next_offset, buffer.unread) == (None, None, None)
+    buffer.high_watermark = 20
+    assert buffer.unread == 0, "the client has chosen no position yet"
+    buffer.append([record(offset) for offset in range(7, 12)], 0.0)
+    assert (buffer.settled_to, buffer.next_offset, buffer.unread) == (7, 12, 8)
+    first = prepared(buffer, 2)
+    assert (buffer.settled_to, buffer.next_offset) == (7, 12)
+    assert buffer.start(0.0) is first
+    prepared(buffer, 3)
+    assert (buffer.settled_to, buffer.next_offset, buffer.unread) == (7, 12, 8)
+    sizes = sum(record(offset).size_bytes for offset in range(7, 12))
+    assert (buffer.writing_records, buffer.writing_bytes, buffer.waiting_bytes) == (5, sizes, 0)
+
+
+def test_a_batch_that_failed_waits_for_its_back_off_with_the_reason() -> None:
+    buffer = positions(committed=0)
+    buffer.append([record(0), record(1)], 5.0)
+    batch = prepared(buffer, 1)
+    batch.rows = [Row(0, "target", "0", {}, 0, None, PLAN)]
+    assert buffer.start(5.0) is batch
+    assert buffer.start(5.0) is None, "one batch at a time"
+    assert buffer.finish("away", 5.0, retry_after_ms=30.0) is None
+    assert (buffer.retry_reason, buffer.not_before_ms, buffer.retrying) == ("away", 35.0, batch)
+    prepared(buffer, 1)
+    assert buffer.start(34.9) is None
+    assert buffer.start(35.0) is batch, "before the prepared one"
+    assert buffer.finish(None, 35.0) is None
+    assert (buffer.retry_reason, buffer.not_before_ms) == ("rows failed for now", 35.0)
+    batch.rows = []
+    assert buffer.start(36.0) is batch
+    assert buffer.backoff.failures == 2
+    settled = buffer.finish(None, 36.0)
+    assert settled is not None
+    assert (settled.read, buffer.position, buffer.retry_reason, buffer.backoff.failures) == (1, 1, None, 0)
+    with pytest.raises(ValueError, match="nothing is in flight"):
+        buffer.finish(None, 37.0)
+
+
+def test_only_moved_positions_are_committed_and_one_that_is_known_confirms_the_lease() -> None:
+    buffers = PartitionBuffers(LIMITS, Backoff)
+    assert (buffers.known(), buffers.uncommitted(), buffers.in_flight) == ([], [], 0)
+    assert (buffers.are_all_paused, buffers.are_all_above_low_mark) == (False, False)
+    for partition, committed in enumerate((None, 5, 5)):
+        buffers.assign((TOPIC, partition), committed, Counts(), now_ms=7.0)
+    _, still, moved = buffers.by_partition.values()
+    assert still.read_ms == 7.0
+    still.position, moved.position = 5, 6
+    assert (buffers.known(), buffers.uncommitted()) == ([still], [moved])
+    assert buffers.max_records_per_read == 4
+    moved.append([Record(TOPIC, 2, 6, 0, None, b"", ())], 8.0)
+    prepared(moved, 1)
+    moved.start(8.0)
+    assert (buffers.in_flight, moved.read_ms) == (1, 8.0)
+    assert buffers.remove((TOPIC, 2)) is moved
+    assert not moved.ownership.is_held
+    assert buffers.remove((TOPIC, 2)) is None

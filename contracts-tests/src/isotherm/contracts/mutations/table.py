@@ -109,7 +109,7 @@ def _fields(found: list[Verdict]) -> Iterator[str]:
             before = provider, topic
             yield ""
             yield f"{provider} -> {topic}"
-        yield f"  {where:<44}{_names(users)}{f' ({_names(operators)})' if operators else ''}"
+        yield f"  {where:<43} {_names(users)}{f' ({_names(operators)})' if operators else ''}"
 
 
 def _names(found: Iterable[str]) -> str:

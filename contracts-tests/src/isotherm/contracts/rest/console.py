@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from functools import cache
+from threading import Thread
 from typing import Any, cast
 
+from anyio.from_thread import BlockingPortal
 from fastapi.testclient import TestClient
 
 from isotherm.connector.distributed.publishing import plugin_record
@@ -111,6 +116,20 @@ class MemoryQueues:
         ]
 
 
+@cache
+def _portal() -> BlockingPortal:
+    """The event loop of all requests, in a thread: the test client would start a thread for each request."""
+    started: Future[BlockingPortal] = Future()
+
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            started.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    Thread(target=asyncio.run, args=(serve(),), name="console", daemon=True).start()
+    return started.result()
+
+
 class Console:
     """The application with everything that it serves; `http` sends it requests."""
 
@@ -138,6 +157,7 @@ class Console:
             )
         )
         self.http = TestClient(application_, base_url=URL, follow_redirects=False)
+        self.http.portal = _portal()
         self.reset()
 
     def reset(self) -> None:

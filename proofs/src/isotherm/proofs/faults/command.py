@@ -7,6 +7,7 @@ import re
 import subprocess
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -55,22 +56,31 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.plan:
         return _CLEAN
     history = arguments.folder / "history.jsonl"
-    ended = _play(arguments, plan, history)
-    verdict = check(history)
-    for line in lines_of(verdict, history):
-        print(line)
-    outcome = (
-        "clean" if verdict.clean else "findings " + ",".join(sorted(verdict.counts)) if verdict.counts else "not-judged"
-    )
+    ended: Counter[str] = Counter()
+    try:
+        ended = _play(arguments, plan, history)
+        code, outcome = _judge(history)
+    except Exception:
+        # Something did not become ready again. The next run takes the next seed, so this one has to be on record.
+        traceback.print_exc()
+        code, outcome = _NOT_JUDGED, "not-finished"
     line = result_line(seed, arguments.seconds, plan, ended, outcome, _commit())
     print(line, end="")
     if arguments.record:
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(line)
+    return code
+
+
+def _judge(history: Path) -> tuple[int, str]:
+    """Judge a history; return the exit code and the word for it in the results."""
+    verdict = check(history)
+    for line in lines_of(verdict, history):
+        print(line)
     if verdict.counts:
-        return _CONVICTED
-    return _CLEAN if verdict.clean else _NOT_JUDGED
+        return _CONVICTED, "findings " + ",".join(sorted(verdict.counts))
+    return (_CLEAN, "clean") if verdict.clean else (_NOT_JUDGED, "not-judged")
 
 
 def result_line(

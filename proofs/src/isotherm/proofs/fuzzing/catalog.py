@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from isotherm.proofs.fuzzing.target import Target
-from isotherm.proofs.fuzzing.targets import avro, coap, configuration, kcql, mqtt, mqtt_plain, payloads, rest
+from isotherm.proofs.fuzzing.targets import avro, coap, configuration, kcql, mqtt, mqtt_plain, payloads, rest, websocket
 
 TARGETS: Mapping[str, Target] = {
     target.name: target
-    for family in (mqtt, mqtt_plain, coap, avro, payloads, kcql, configuration, rest)
+    for family in (mqtt, mqtt_plain, websocket, coap, avro, payloads, kcql, configuration, rest)
     for target in family.TARGETS
 }

@@ -52,9 +52,13 @@ class Subscription(NamedTuple):
     owned: frozenset[Partition]
     session_timeout_ms: float
     rebalance_timeout_ms: float
+    metadata: bytes = b""
+    """What the leader of the group is told, where a client assigns."""
 
 
-Answer = Callable[[Joined | frozenset[Partition] | RefusedError], None]
+Assigned = frozenset[Partition] | bytes
+"""Partitions, or what the leader of the group has written for the member."""
+Answer = Callable[[Joined | Assigned | RefusedError], None]
 
 
 @dataclass
@@ -62,7 +66,7 @@ class _Member:
     subscription: Subscription
     join_answer: Answer | None = None
     sync_answer: Answer | None = None
-    assignment: frozenset[Partition] = frozenset()
+    assignment: Assigned = frozenset()
     cancel_session: Cancel = lambda: None
 
 
@@ -111,8 +115,18 @@ class GroupCoordinator:
         self._prepare(group_id, group)
         self._complete_join(group_id, group)
 
-    def sync(self, group_id: str, member_id: str, generation: int, answer: Answer) -> None:
-        """Ask for the assignment; it comes when all members have asked. Raises RefusedError."""
+    def sync(
+        self,
+        group_id: str,
+        member_id: str,
+        generation: int,
+        answer: Answer,
+        assignments: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Ask for the assignment; it comes when all members have asked. Raises RefusedError.
+
+        With `assignments`, of the leader, each member gets what it has there; otherwise the model assigns.
+        """
         group = self._here(group_id)
         member = self._checked(group, member_id, generation)
         if group.state is _State.PREPARING:
@@ -124,7 +138,7 @@ class GroupCoordinator:
         member.sync_answer = answer
         # In Kafka the leader's request brings the assignment. The leader is the first member.
         if member_id == next(iter(group.members)):
-            self._assign(group_id, group)
+            self._assign(group_id, group, assignments)
 
     def heartbeat(self, group_id: str, member_id: str, generation: int) -> None:
         """Keep the member's session. Raises RefusedError, with REBALANCE_IN_PROGRESS if it has to join again."""
@@ -167,6 +181,10 @@ class GroupCoordinator:
     def members(self, group_id: str) -> list[str]:
         """Return the client ids of the members. Raises RefusedError."""
         return [member.subscription.client_id for member in self._here(group_id).members.values()]
+
+    def metadata(self, group_id: str) -> dict[str, bytes]:
+        """Return the metadata of the members by their id, the leader first. Raises RefusedError."""
+        return {one: member.subscription.metadata for one, member in self._here(group_id).members.items()}
 
     def forget_topic(self, topic: str) -> None:
         """Drop the offsets of a topic that is deleted, and let its readers join again."""
@@ -254,14 +272,15 @@ class GroupCoordinator:
             if answer is not None:
                 answer(Joined(member_id, group.generation))
 
-    def _assign(self, group_id: str, group: _Group) -> None:
+    def _assign(self, group_id: str, group: _Group, given: Mapping[str, bytes] | None) -> None:
         group.state = _State.STABLE
         subscriptions = {one: member.subscription.topics for one, member in group.members.items()}
         owned = {one: member.subscription.owned for one, member in group.members.items()}
-        assigned = assign(subscriptions, owned, self._partitions())
+        assigned = assign(subscriptions, owned, self._partitions()) if given is None else {}
         for member_id, member in group.members.items():
-            member.assignment = frozenset(assigned[member_id])
-            self._timers.note("assigned", group_id, group.generation, member_id, sorted(member.assignment))
+            partitions = assigned.get(member_id, ())
+            member.assignment = frozenset(partitions) if given is None else given.get(member_id, b"")
+            self._timers.note("assigned", group_id, group.generation, member_id, sorted(partitions))
             answer, member.sync_answer = member.sync_answer, None
             if answer is not None:
                 answer(member.assignment)

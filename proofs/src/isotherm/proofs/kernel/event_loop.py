@@ -28,6 +28,28 @@ _RESOLUTION_S = 1e-6
 """Timers that are due so soon are due now; the clock is a sum of floating point numbers."""
 
 
+class _Future(asyncio.Future[Any]):
+    """A future whose place in a set is the same in every run: asyncio.wait returns sets."""
+
+    def __init__(self, *, loop: VirtualEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._hash = loop.next_hash()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+class _Task(asyncio.Task[Any]):
+    """A task whose place in a set is the same in every run."""
+
+    def __init__(self, coro: Any, *, loop: VirtualEventLoop, name: str | None, context: Context | None) -> None:
+        self._hash = loop.next_hash()
+        super().__init__(coro, loop=loop, name=name, context=context)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 class VirtualEventLoop(_Loop):
     """The event loop of one simulated process.
 
@@ -37,7 +59,10 @@ class VirtualEventLoop(_Loop):
     process is frozen.
     """
 
-    def __init__(self, process: Process, network: Network, *, latency_ms: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self, process: Process, network: Network, *, latency_ms: Callable[[], float] = lambda: 0.0, threads: int = 1
+    ) -> None:
+        """`threads`: how many calls `run_in_executor` makes at once."""
         self.failures: list[dict[str, Any]] = []
         """The contexts of exceptions that nobody handled."""
         self.process = process
@@ -45,14 +70,19 @@ class VirtualEventLoop(_Loop):
         self._latency_ms = latency_ms
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
-        self._timer_number = 0
+        self._timer_number = self._hashes = 0
         self._turn: tuple[float, Callable[[], None]] | None = None
         """When the next turn begins, and what cancels it."""
         self._readers: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._executor = ThreadPool(process, "default")
+        self._executor = ThreadPool(process, "default", threads)
+        process.at_kill.append(self._abandon)
 
     # -- the process
+
+    def beside(self) -> VirtualEventLoop:
+        """Return the loop of another thread of the process."""
+        return VirtualEventLoop(self.process, self._network, latency_ms=self._latency_ms)
 
     @property
     def is_dead(self) -> bool:
@@ -69,6 +99,8 @@ class VirtualEventLoop(_Loop):
         # First, so that nobody ever sees an open connection of a closed loop (asyncio's streams warn of it).
         self._network.close_all(self)
         self.process.kill()
+
+    def _abandon(self) -> None:
         self._ready.clear()
         self._timers.clear()
         self._readers.clear()
@@ -163,18 +195,21 @@ class VirtualEventLoop(_Loop):
 
     # -- tasks and executors
 
+    def next_hash(self) -> int:
+        """Return the hash of a new future: the number of those before."""
+        self._hashes += 1
+        return self._hashes
+
     def create_future(self) -> asyncio.Future[Any]:
         """Return a future of this loop."""
-        return asyncio.Future(loop=self)
+        return _Future(loop=self)
 
     def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> asyncio.Task[Any]:
         """Run a coroutine in this loop."""
         if self.is_dead:
             coro.close()
             raise RuntimeError("the process is dead")
-        task: asyncio.Task[Any] = asyncio.Task(
-            coro, loop=self, name=None if name is None else str(name), context=context
-        )
+        task: asyncio.Task[Any] = _Task(coro, loop=self, name=None if name is None else str(name), context=context)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task
@@ -236,13 +271,12 @@ class VirtualEventLoop(_Loop):
 
 
 class ThreadPool(Executor):
-    """concurrent.futures.ThreadPoolExecutor with one thread, which the process starts for each call."""
+    """concurrent.futures.ThreadPoolExecutor; the process starts a thread for each call, so many at once."""
 
-    def __init__(self, process: Process, name: str) -> None:
-        self._process, self._name = process, name
+    def __init__(self, process: Process, name: str, threads: int = 1) -> None:
+        self._process, self._name, self._idle = process, name, threads
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._calls = 0
-        self._is_busy = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call `fn` in the thread, after the calls before."""
@@ -256,8 +290,8 @@ class ThreadPool(Executor):
         """Do nothing: an idle pool has no thread."""
 
     def _start_next(self) -> None:
-        if self._waiting and not self._is_busy:
-            self._is_busy = True
+        if self._waiting and self._idle:
+            self._idle -= 1
             self._calls += 1
             future, call = self._waiting.popleft()
             self._process.start_thread(lambda: self._run(future, call), f"{self._name} {self._calls}")
@@ -270,5 +304,5 @@ class ThreadPool(Executor):
                 future.set_exception(failure)
             else:
                 future.set_result(result)
-        self._is_busy = False
+        self._idle += 1
         self._start_next()

@@ -45,8 +45,10 @@ class _TracedLog:
 
 
 @contextmanager
-def simulated_modules(prefix: str, replaced: dict[str, Any] | None = None) -> Iterator[None]:
-    """Replace threading, queue, time and random in every loaded module whose name begins with `prefix`.
+def simulated_modules(prefix: str | tuple[str, ...], replaced: dict[str, Any] | None = None) -> Iterator[None]:
+    """Replace threading, queue, time and random in every loaded module whose name begins with `prefix`, or one of them.
+
+    So are the clocks that a module has imported by name.
 
     `replaced` are further replacements by "module:attribute". Import what is to be simulated before.
     """
@@ -59,6 +61,7 @@ def simulated_modules(prefix: str, replaced: dict[str, Any] | None = None) -> It
     for name, module in sorted(sys.modules.items()):
         if name.startswith(prefix) and not name.startswith("isotherm.proofs"):
             _replace_names(module, put)
+            _replace_clocks(module, put)
             _replace_default_clocks(module, put)
     for where, value in (replaced or {}).items():
         name, attribute = where.split(":")
@@ -72,10 +75,16 @@ def simulated_modules(prefix: str, replaced: dict[str, Any] | None = None) -> It
 
 def _replace_names(module: ModuleType, put: Callable[[object, str, Any], None]) -> None:
     for name, real, stand_in in _MODULES:
-        if getattr(module, name, None) is real:
+        if vars(module).get(name) is real:
             put(module, name, stand_in)
-    if hasattr(module, "_log"):
+    if "_log" in vars(module):
         put(module, "_log", _TracedLog(module.__name__))
+
+
+def _replace_clocks(module: ModuleType, put: Callable[[object, str, Any], None]) -> None:
+    for name, found in list(vars(module).items()):
+        if id(found) in _CLOCKS:
+            put(module, name, _CLOCKS[id(found)])
 
 
 def _replace_default_clocks(module: ModuleType, put: Callable[[object, str, Any], None]) -> None:

@@ -61,6 +61,8 @@ class Process:
         self.simulation, self.name = simulation, name
         self.is_dead = self.is_frozen = False
         self.threads: set[Thread] = set()
+        self.at_kill: list[Callable[[], None]] = []
+        """What is called when the process was killed: each of its event loops ends."""
         self._held: list[Callable[[], None]] = []
         """What came due while the process was frozen."""
 
@@ -105,6 +107,9 @@ class Process:
         for thread in sorted(self.threads, key=lambda one: one.name):
             self.simulation.discard(thread)
         self.threads.clear()
+        for end in self.at_kill:
+            end()
+        self.at_kill.clear()
 
 
 class Simulation:

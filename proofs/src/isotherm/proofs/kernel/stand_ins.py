@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import queue as real_queue
 import random as real_random
+from asyncio import events
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from isotherm.proofs.kernel.simulation import Simulation
+from isotherm.proofs.kernel.simulation import Process, Simulation
 from isotherm.proofs.kernel.simulation import Thread as SimulatedThread
 
 _current: list[Simulation] = []
@@ -23,6 +24,16 @@ def begin(simulation: Simulation) -> None:
 def simulation() -> Simulation:
     """Return the run to which the stand-ins belong."""
     return _current[0]
+
+
+def _current_process() -> Process:
+    """Return the process of the thread, or of the event loop, whose code runs. Raises RuntimeError."""
+    current = simulation().current
+    owner = current if current is not None else events._get_running_loop()
+    process = getattr(owner, "process", None)
+    if not isinstance(process, Process):
+        raise RuntimeError("only a simulated thread or loop can start a thread")
+    return process
 
 
 class _Waiters:
@@ -213,12 +224,10 @@ class Thread:
 
     def start(self) -> None:
         """Start it."""
-        run = simulation()
-        if run.current is None:
-            raise RuntimeError("only a simulated thread can start a thread")
-        run.current.process.check()
-        self._thread = run.current.process.start_thread(self._call, self.name)
-        run.yield_turn()
+        process = _current_process()
+        process.check()
+        self._thread = process.start_thread(self._call, self.name)
+        simulation().yield_turn()
 
     def is_alive(self) -> bool:
         """Whether it runs."""
@@ -318,4 +327,9 @@ time = SimpleNamespace(
     time_ns=lambda: int(wall_clock() * 1e9),
     sleep=sleep,
 )
-random = SimpleNamespace(Random=real_random.Random, SystemRandom=SystemRandom)
+random = SimpleNamespace(
+    Random=real_random.Random,
+    SystemRandom=SystemRandom,
+    choice=lambda options: simulation().random.choice(options),
+    shuffle=lambda items: simulation().random.shuffle(items),
+)

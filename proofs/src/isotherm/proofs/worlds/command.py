@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import re
+import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from isotherm.proofs.worlds.scenario import Scenario, World, shrink
+from isotherm.proofs.worlds import results
+from isotherm.proofs.worlds.scenario import Outcome, Scenario, World, shrink
 
 WORLDS = {
+    "alerts": "isotherm.proofs.worlds.alerts.world:AlertsWorld",
     "mqtt": "isotherm.proofs.worlds.mqtt.world:MqttWorld",
     "persisters": "isotherm.proofs.worlds.persisters:PersistersWorld",
     "connectors": "isotherm.proofs.worlds.connectors:ConnectorsWorld",
@@ -23,13 +27,9 @@ WORLDS = {
 """By name, where each world is; it is imported when it is chosen."""
 
 RESULTS = Path("docs/results/simulation.txt")
-_LINE = re.compile(
-    r"^\S+ (?P<world>\S+) commit=\S+ seeds=\d+-(?P<last>\d+) hours=(?P<hours>\S+) findings=(?P<findings>\d+)"
-)
-_HEADER = (
-    "Simulated hours by world, commit and seeds (`make simulate`). One seed always gives the same run on one commit.\n"
-)
-_CHUNK = 10
+_CHUNK = 5
+_SLICE = 4
+"""After so many chunks the results are written."""
 _HOUR_MS = 3_600_000.0
 
 
@@ -37,7 +37,9 @@ class _Found(NamedTuple):
     """What some seeds gave."""
 
     simulated_ms: float
+    cpu_s: float
     findings: list[tuple[Scenario, str]]
+    faults: Counter[str]
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
@@ -45,6 +47,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser("simulate", help="run worlds from seeds", description=__doc__)
     parser.add_argument("--world", choices=WORLDS, action="append", help="the world (default: each one)")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds (100)")
+    parser.add_argument("--hours", type=float, help="go on until so many hours of each world are simulated")
     parser.add_argument("--first", type=int, help="the first seed (default: 0; with --record the next one)")
     parser.add_argument("--processes", type=int, default=1, help="how many processes (1)")
     parser.add_argument("--record", action="store_true", help=f"add the result to {RESULTS}")
@@ -53,27 +56,15 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
+    if "PYTHONHASHSEED" not in os.environ:
+        # Faust and aiokafka iterate over sets of texts: with another order a seed would be another run.
+        command = [sys.executable, "-m", "isotherm.proofs", *sys.argv[1:]]
+        return subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": "0"}, check=False).returncode
     names: Sequence[str] = arguments.world or list(WORLDS)
     if arguments.replay:
         return _replay(world_of(names[0]), Scenario.decoded(arguments.replay))
-    findings, commit = 0, _commit()
-    for name in names:
-        recorded = RESULTS.read_text() if RESULTS.exists() else _HEADER
-        first = arguments.first
-        if first is None:
-            first = next_seed(recorded, name) if arguments.record else 0
-        seeds = range(first, first + arguments.seeds)
-        found = _run_all(name, seeds, arguments.processes)
-        findings += len(found.findings)
-        line = (
-            f"{datetime.now(UTC):%Y-%m-%d} {name} commit={commit} seeds={seeds[0]}-{seeds[-1]} "
-            f"hours={found.simulated_ms / _HOUR_MS:.1f} findings={len(found.findings)}\n"
-        )
-        print(line, end="")
-        for scenario, text in found.findings:
-            _explain(name, scenario, text)
-        if arguments.record:
-            RESULTS.write_text(with_line(recorded, line))
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        findings = sum(_campaign(pool, name, arguments) for name in names)
     return 1 if findings else 0
 
 
@@ -84,54 +75,71 @@ def world_of(name: str) -> World:
     return world
 
 
-def next_seed(recorded: str, world: str) -> int:
-    """Return the seed after the highest that the results have of this world."""
-    found = (_LINE.match(line) for line in recorded.splitlines())
-    return max((int(one["last"]) + 1 for one in found if one and one["world"] == world), default=0)
+def _campaign(pool: ProcessPoolExecutor, name: str, arguments: argparse.Namespace) -> int:
+    """Run seeds of one world until there were enough; return how many have a finding."""
+    recorded = RESULTS.read_text() if RESULTS.exists() else ""
+    first = arguments.first
+    if first is None:
+        first = results.next_seed(recorded, name) if arguments.record else 0
+    end, hours, findings = first + arguments.seeds, 0.0, 0
+    while first < end if arguments.hours is None else hours < arguments.hours:
+        after = first + _CHUNK * _SLICE
+        seeds = range(first, after if arguments.hours is not None else min(end, after))
+        result, found = _run_seeds(pool, name, seeds)
+        print(result, flush=True)
+        if arguments.record:
+            RESULTS.write_text(results.added(RESULTS.read_text() if RESULTS.exists() else "", result))
+        for scenario, text in found:
+            _explain(name, scenario, text)
+        first, hours, findings = seeds.stop, hours + result.hours, findings + len(found)
+    return findings
 
 
-def with_line(recorded: str, line: str) -> str:
-    """Return the results with one line more and the totals of all."""
-    lines = [one for one in recorded.splitlines(keepends=True) if _LINE.match(one)] + [line]
-    found = [match for one in lines if (match := _LINE.match(one))]
-    hours = sum(float(one["hours"]) for one in found)
-    total = f"Together: {hours:.1f} hours, {sum(int(one['findings']) for one in found)} findings\n\n"
-    return "".join([_HEADER, total, *lines])
-
-
-def _run_all(name: str, seeds: range, processes: int) -> _Found:
+def _run_seeds(pool: ProcessPoolExecutor, name: str, seeds: range) -> tuple[results.Result, list[tuple[Scenario, str]]]:
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
-    total, findings = 0.0, []
-    for found in _run_chunks(name, chunks, processes):
-        total += found.simulated_ms
-        findings += found.findings
-    return _Found(total, findings)
-
-
-def _run_chunks(name: str, chunks: Sequence[range], processes: int) -> Iterator[_Found]:
-    if processes == 1:
-        yield from (_run_chunk(name, chunk) for chunk in chunks)
-        return
-    with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(_run_chunk, [name] * len(chunks), chunks)
+    parts = list(pool.map(_run_chunk, [name] * len(chunks), chunks))
+    findings = [one for part in parts for one in part.findings]
+    result = results.Result(
+        f"{datetime.now(UTC):%Y-%m-%d}",
+        name,
+        _commit(),
+        seeds[0],
+        seeds[-1],
+        sum(part.simulated_ms for part in parts) / _HOUR_MS,
+        sum(part.cpu_s for part in parts),
+        len(findings),
+        sum((part.faults for part in parts), Counter()),
+    )
+    return result, findings
 
 
 def _run_chunk(name: str, seeds: range) -> _Found:
-    world, total, findings = world_of(name), 0.0, []
+    world, total, findings, faults = world_of(name), 0.0, [], Counter[str]()
+    begun_s = time.process_time()
     for seed in seeds:
         scenario = world.scenario(seed)
-        outcome = world.run(scenario)
+        outcome = _outcome_of(world, scenario)
         total += outcome.simulated_ms
+        faults.update(one.kind for one in scenario.faults)
         if outcome.findings:
             findings.append((scenario, outcome.findings[0]))
-    return _Found(total, findings)
+    return _Found(total, time.process_time() - begun_s, findings, faults)
+
+
+def _outcome_of(world: World, scenario: Scenario) -> Outcome:
+    """Run a scenario; what the world itself raises, such as NoProgressError, is a finding, too."""
+    try:
+        return world.run(scenario)
+    except Exception as failure:
+        return Outcome([f"the world ended with {type(failure).__name__}: {failure}"], 0.0, "")
 
 
 def _explain(name: str, scenario: Scenario, text: str) -> None:
     world = world_of(name)
-    small = shrink(scenario, lambda one: bool(world.run(one).findings))
+    small = shrink(scenario, lambda one: bool(_outcome_of(world, one).findings))
     print(f"FINDING seed {scenario.seed}: {text}")
-    print(f"  {len(scenario.faults)} faults, {len(small.faults)} of them are enough: {world.run(small).findings[0]}")
+    (finding, *_) = _outcome_of(world, small).findings
+    print(f"  {len(scenario.faults)} faults, {len(small.faults)} of them are enough: {finding}")
     print(f"  python -m isotherm.proofs simulate --world {name} --replay '{small.encoded()}'")
 
 

@@ -31,7 +31,7 @@ def main() -> int:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     # Only a supervisor or a worker passes these, to the processes that it starts.
-    for name in ("--process", "--link", "--port"):
+    for name in ("--process", "--link", "--port", "--websocket-port"):
         parser.add_argument(name, type=int, help=argparse.SUPPRESS)
     parser.add_argument(TASK_FLAG, action="store_true", help=argparse.SUPPRESS)
 
@@ -50,7 +50,9 @@ def _run(settings: ProxySettings, arguments: argparse.Namespace) -> int:
     if arguments.link is None:
         return run(settings)
     listener = settings.listener.model_copy(update={"port": arguments.port, "reuse_port": True})
-    return run(settings.model_copy(update={"ordinal": slot.ordinal, "listener": listener}), slot, arguments.link)
+    websocket = settings.websocket.model_copy(update={"port": arguments.websocket_port})
+    ours = {"ordinal": slot.ordinal, "listener": listener, "websocket": websocket}
+    return run(settings.model_copy(update=ours), slot, arguments.link)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from isotherm.connector.standalone.reporting import reported
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
-from isotherm.mqtt_proxy.access.tls import server_context, watch_handshakes
+from isotherm.mqtt_proxy.access.tls import server_context
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import FatalTransactionError, TransactionalWriter
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
@@ -44,10 +44,9 @@ from isotherm.mqtt_proxy.processes.name_conflicts import NameConflicts
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
 from isotherm.mqtt_proxy.processes.worker_process import WorkerProcess, monitored
 from isotherm.mqtt_proxy.server.connect_handler import ConnectHandler
-from isotherm.mqtt_proxy.server.connection import Connection
+from isotherm.mqtt_proxy.server.listeners import open_listeners
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.mqtt_proxy.server.session_manager import SessionManager
-from isotherm.mqtt_proxy.server.tls_handshakes import TlsHandshakes
 from isotherm.mqtt_proxy.server.wills import WillScheduler
 from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
 from isotherm.mqtt_proxy.sessions.migration import SessionMigration
@@ -65,7 +64,6 @@ from isotherm.servicekit.health import Health
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop, run_async
 from isotherm.servicekit.producer.health import ProducerHealth
-from isotherm.servicekit.settings import SettingsError
 
 _log = logs.logger(__name__)
 
@@ -223,9 +221,7 @@ class Proxy:
         _log.info("sessions restored", sessions=len(sessions))
         await self._target_state.wait_until_known(self._stop)
         server = self._build_server(sessions)
-        listener = await self._listen(server)
-        port = listener.sockets[0].getsockname()[1]
-        _log.info("listening", host=settings.listener.host, port=port, tls=self._tls is not None)
+        listeners = await open_listeners(server, settings, self._tls)
         self._health.ready()
         if self._process is not None:
             self._process.report()
@@ -234,7 +230,8 @@ class Proxy:
             tasks.append(asyncio.create_task(self._encoders.watch(_REFRESH_TOPICS_S)))
         await self._target_state.run(self._stop, partial(self._accept_clients, server))
         self._health.not_ready("start", "stopping")
-        listener.close()
+        for listener in listeners:
+            listener.close()
         if self._exit is Exit.OK:
             await server.drain()
             _log.info("drained")
@@ -254,23 +251,6 @@ class Proxy:
             shutting.result()
         for task in (stopping, shutting):
             task.cancel()
-
-    async def _listen(self, server: Server) -> asyncio.Server:
-        listener = self._settings.listener
-        accept: Callable[[], asyncio.BaseProtocol] = partial(Connection, server)
-        if self._tls is not None:
-            on_failure = watch_handshakes(self._tls, self._metrics)
-            accept = TlsHandshakes(server, self._tls, partial(Connection, server, is_counted=True), on_failure).protocol
-        try:
-            return await asyncio.get_running_loop().create_server(
-                accept,
-                listener.host,
-                listener.port,
-                backlog=listener.backlog,
-                reuse_port=listener.reuse_port or None,
-            )
-        except OSError as error:
-            raise SettingsError([f"listener.host, listener.port: {listener.host}:{listener.port}: {error}"]) from None
 
     def _build_server(self, sessions: SessionStore) -> Server:
         settings, metrics = self._settings, self._metrics

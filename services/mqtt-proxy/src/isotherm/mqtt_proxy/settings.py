@@ -34,8 +34,26 @@ class ListenerSettings(Settings):
     )
 
 
+class WebSocketSettings(Settings):
+    """MQTT over WebSocket, when `port` is set; TLS, limits and everything else are those of the listener."""
+
+    port: int | None = Field(None, ge=0, le=65535, description="Port to listen on; 0 picks a free one and logs it.")
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    origins: list[str] = Field(
+        default_factory=list,
+        description="Origins of the web pages that may connect, such as `https://app.example`; `*` for any. Default: "
+        "pages from the host and port to which they connect. A client that names no origin is no browser and may.",
+    )
+    message_bytes: int = Field(
+        1_048_576,
+        ge=1_024,
+        description="Largest WebSocket message, which may hold several packets or a part of one; a larger one ends the "
+        "connection. `limits.packet_bytes` holds as well.",
+    )
+
+
 class TlsSettings(Settings):
-    """TLS on the listener, when `certfile` is set."""
+    """TLS on the listeners, when `certfile` is set."""
 
     certfile: str | None = Field(None, description="PEM file of the server's certificate chain.")
     keyfile: str | None = Field(None, description="PEM file of its key.")
@@ -254,6 +272,7 @@ class ProxySettings(HostSettings):
         1, ge=1, le=64, description="Processes on the port. Each has bounds of its own and uses one ordinal."
     )
     listener: ListenerSettings = ListenerSettings()
+    websocket: WebSocketSettings = WebSocketSettings()
     tls: TlsSettings = TlsSettings()
     limits: LimitSettings = LimitSettings()
     session: SessionSettings = SessionSettings()

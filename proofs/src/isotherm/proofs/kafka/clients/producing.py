@@ -6,6 +6,7 @@ INTRODUCTION.md, "Idempotent Producer".
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -112,7 +113,8 @@ class ProducerQueue:
         deadline_ms = self._connection.timers.now_ms + self.settings.delivery_timeout_ms
         queue = self._queues.setdefault(partition, _PartitionQueue())
         queue.waiting.append(_Queued(payload, on_report, deadline_ms))
-        self._connection.host.call_later(self.settings.delivery_timeout_ms, lambda: self._expire(partition, queue))
+        if self.settings.delivery_timeout_ms < math.inf:
+            self._connection.host.call_later(self.settings.delivery_timeout_ms, lambda: self._expire(partition, queue))
         self._connection.host.call_later(self.settings.linger_ms, lambda: self._send(partition, queue))
 
     def begin_epoch(self, producer_id: int, epoch: int) -> None:

@@ -5,6 +5,7 @@ What it cannot do as librdkafka does is to be in several requests for one partit
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -37,7 +38,8 @@ class Producer:
         self._transaction_timeout_ms = float(config.get("transaction.timeout.ms", 60_000))
         settings = ProducerSettings(
             linger_ms=float(config.get("linger.ms", 5)),
-            delivery_timeout_ms=float(config.get("delivery.timeout.ms", 300_000)),
+            # 0 is never.
+            delivery_timeout_ms=float(config.get("delivery.timeout.ms", 300_000)) or math.inf,
             retry_backoff_ms=float(config.get("retry.backoff.ms", 100)),
             most_queued=int(config.get("queue.buffering.max.messages", 100_000)),
             most_in_batch=int(config.get("batch.num.messages", 10_000)),

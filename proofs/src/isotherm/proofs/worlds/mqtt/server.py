@@ -23,7 +23,6 @@ from isotherm.proofs.kafka.network import Network as KafkaNetwork
 from isotherm.proofs.kernel.event_loop import ThreadPool, VirtualEventLoop
 from isotherm.proofs.kernel.network import End, Network, Weather
 from isotherm.proofs.kernel.simulation import Process, Simulation
-from isotherm.proofs.worlds.mqtt.producer import ServerProducer
 from isotherm.servicekit.lifecycle import Stop
 
 READINGS, SESSIONS = "readings", "sessions"
@@ -206,7 +205,7 @@ class ServerHost:
 
     def _begin(self) -> None:
         settings = self._environment.settings.model_copy(update={"processes": self._processes})
-        self._supervisor = Supervisor(settings, [], None, Stop())
+        self._supervisor = Supervisor(settings, [], {}, Stop())
         for number in range(self._processes):
             self.loop.create_task(self._supervisor._keep_running(number)).add_done_callback(self._watch_ended)
 
@@ -265,32 +264,6 @@ class ModelLink(Link):
         protocol.connection_made(end)
         end.resume_reading()
         return cls(reader, asyncio.StreamWriter(end, protocol, reader, loop))
-
-
-class ReportSignal:
-    """Wakes the loop of the current process when a producer has reports (`servicekit.producer.report_signal`)."""
-
-    current: Callable[[], ProxyProcess]
-    descriptors = 0
-
-    def __init__(self) -> None:
-        type(self).descriptors += 1
-        self.descriptor = self.descriptors
-        self._loop = self.current().loop
-
-    def attach(self, producer: ServerProducer) -> None:
-        """Signal the reports of `producer`."""
-        producer.on_reports = lambda: self._loop.signal(self.descriptor)
-
-    def detach(self, producer: ServerProducer) -> None:
-        """Signal the reports of `producer` no more."""
-        producer.on_reports = lambda: None
-
-    def clear(self) -> None:
-        """Do nothing: a model descriptor is readable once for each signal."""
-
-    def close(self) -> None:
-        """Do nothing: the loop has removed the reader."""
 
 
 class AlwaysRunning:

@@ -12,10 +12,10 @@ from unittest.mock import patch
 from isotherm.mqtt_proxy import service
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.proofs.kafka.clients.admin import AdminClient
+from isotherm.proofs.kafka.clients.loop_producer import ReportSignal, ServerProducer
 from isotherm.proofs.kafka.clients.thread_clients import Consumer
 from isotherm.proofs.kernel.patching import simulated_modules
 from isotherm.proofs.worlds.mqtt import server
-from isotherm.proofs.worlds.mqtt.producer import ServerProducer
 from isotherm.proofs.worlds.mqtt.server import Environment, ServerHost
 from isotherm.servicekit import avro
 from isotherm.servicekit.backoff import Backoff
@@ -76,13 +76,13 @@ def wired(environment: Environment, host: list[ServerHost]) -> Iterator[None]:
         return max(backoff.floor_ms, run.random.uniform(0.0, ceiling))
 
     service_build_server = service.build_server
-    server.ReportSignal.current = staticmethod(environment.current)
+    ReportSignal.loop = staticmethod(lambda: environment.current().loop)
     replaced: dict[str, Any] = {
         "isotherm.servicekit.kafka.clients:Producer": producer,
         "isotherm.servicekit.kafka.clients:Consumer": consumer,
         "isotherm.servicekit.kafka.clients:AdminClient": admin,
         "isotherm.servicekit.producer.delivery:Producer": ServerProducer,
-        "isotherm.servicekit.producer.delivery:ReportSignal": server.ReportSignal,
+        "isotherm.servicekit.producer.delivery:ReportSignal": ReportSignal,
         "isotherm.servicekit.producer.delivery:is_available": lambda: True,
         "isotherm.mqtt_proxy.service:SchemaRegistry": Registry,
         "isotherm.mqtt_proxy.service:ThreadPoolExecutor": server.thread_pool(environment),

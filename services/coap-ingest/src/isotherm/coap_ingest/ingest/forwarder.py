@@ -68,7 +68,7 @@ class RecordRefusedError(Exception):
     """Kafka refuses this record."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _PendingRecord:
     """A record that Kafka has not acknowledged, with the notification that it was made of."""
 

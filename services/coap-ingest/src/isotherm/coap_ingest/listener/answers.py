@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from aiocoap import Message  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.numbers import codes  # type: ignore[import-untyped]  # aiocoap ships no types
 
-from isotherm.coap_ingest.coap.plain.codec import WireMessage, encode, uint_bytes
+from isotherm.coap_ingest.coap.plain.codec import WireMessage, encode, encode_bare, uint_bytes
 
 _MAX_AGE, _SIZE1 = 14, 60
 _MAX_TEXT_BYTES = 512
@@ -42,6 +42,8 @@ class Answer(NamedTuple):
 
     def datagram(self, message_type: int, message_id: int, token: bytes) -> bytes:
         """Return the answer as a datagram."""
+        if not self.payload and self.max_age_s is None and self.size1 is None:
+            return encode_bare(message_type, int(self.code), message_id, token)
         options = ((_MAX_AGE, self.max_age_s), (_SIZE1, self.size1))
         given = tuple((number, uint_bytes(value)) for number, value in options if value is not None)
         return encode(WireMessage(message_type, int(self.code), message_id, token, given, self.payload))

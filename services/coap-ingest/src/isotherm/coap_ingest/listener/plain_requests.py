@@ -19,7 +19,7 @@ from aiocoap.numbers import codes  # type: ignore[import-untyped]  # aiocoap shi
 from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache
 from isotherm.coap_ingest.coap.message_layer import endpoint_key
 from isotherm.coap_ingest.coap.notification import Notification
-from isotherm.coap_ingest.coap.plain.codec import ACK, NON, WireMessage, encode
+from isotherm.coap_ingest.coap.plain.codec import ACK, NON, encode_bare
 from isotherm.coap_ingest.coap.plain.datagrams import host_of, hostinfo_of, is_multicast
 from isotherm.coap_ingest.coap.plain.notifications import Address
 from isotherm.coap_ingest.coap.plain.requests import POST, PUT, PlainRequest, plain_request
@@ -61,7 +61,7 @@ class Service(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _PlainRequest:
+class _PendingRequest:
     """One request and its answer."""
 
     address: Address
@@ -84,7 +84,7 @@ class PlainRequests:
         self._interface = messages.message_interface
         self._reply: Callable[[bytes, Address, bytes], None] = self._interface.reply
         self._cache = cache
-        self._unacknowledged: deque[_PlainRequest] = deque()
+        self._unacknowledged: deque[_PendingRequest] = deque()
         """Confirmable requests in their order; those before the oldest unanswered one are gone."""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -98,7 +98,7 @@ class PlainRequests:
             # The message layer knows how duplicates are answered.
             return False
         now_s = time.monotonic()
-        exchange = _PlainRequest(
+        exchange = _PendingRequest(
             address, pktinfo, key, request.message_id, request.token, request.is_confirmable, now_s
         )
         device = host_of(address)
@@ -150,10 +150,10 @@ class PlainRequests:
             content_format=content_format,
         )
 
-    def _on_stored(self, exchange: _PlainRequest, problem: str | None) -> None:
+    def _on_stored(self, exchange: _PendingRequest, problem: str | None) -> None:
         self._answer(exchange, self._service.stored(problem))
 
-    def _answer(self, exchange: _PlainRequest, answer: Answer) -> None:
+    def _answer(self, exchange: _PendingRequest, answer: Answer) -> None:
         exchange.is_answered = True
         self._service.end_request()
         if not exchange.is_acknowledged:
@@ -166,7 +166,7 @@ class PlainRequests:
         message.remote = self._interface.remote(exchange.address, exchange.pktinfo)
         self._messages.send_message(message, _ignore_reset)
 
-    def _send(self, exchange: _PlainRequest, answer: Answer) -> bytes:
+    def _send(self, exchange: _PendingRequest, answer: Answer) -> bytes:
         """Send an answer in the acknowledgement, or the answer to a non-confirmable request; return the datagram."""
         if exchange.is_confirmable:
             datagram = answer.datagram(ACK, exchange.message_id, exchange.token)
@@ -190,7 +190,7 @@ class PlainRequests:
                     self._acknowledge_in(left_s)
                     return
                 exchange.is_acknowledged = True
-                datagram = encode(WireMessage(ACK, 0, exchange.message_id))
+                datagram = encode_bare(ACK, 0, exchange.message_id)
                 self._cache.set_answer(exchange.key, datagram)
                 self._reply(datagram, exchange.address, exchange.pktinfo)
             self._unacknowledged.popleft()

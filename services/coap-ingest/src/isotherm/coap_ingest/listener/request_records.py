@@ -19,6 +19,7 @@ from isotherm.coap_ingest.listener.identity import IDENTITY_KEY, IdentityPolicy,
 from isotherm.coap_ingest.listener.plan import ListenPlan
 
 READABLE_FORMATS = (0, 42, 50, 60, 110, 112)
+_ACCEPTED_FORMATS = frozenset((None, *READABLE_FORMATS))
 _CACHED_PATHS = 4_096
 _MAX_CACHED_CHARS = 256
 """Longer paths are not cached, so that the cache stays below 5 MB."""
@@ -42,6 +43,8 @@ class RequestRecords:
         self._plan = plan
         self._encoders = encoders
         self._limits = limits
+        self._newest: _Target | None = None
+        """The target of the newest `resource`, whose records are usually asked for next."""
         self._cached_target = lru_cache(maxsize=_CACHED_PATHS)(self._find_target)
 
     def check_access(self, identity: str | None, path: tuple[str, ...]) -> None:
@@ -58,14 +61,17 @@ class RequestRecords:
 
     def resource(self, path: tuple[str, ...], query: tuple[str, ...]) -> Resource:
         """Return the resource that a request names."""
-        return self._target(path, query).resource
+        self._newest = self._target(path, query)
+        return self._newest.resource
 
     def records(self, notification: Notification) -> list[KafkaRecord]:
         """Return the records of a request. Raises RequestError."""
-        target = self._target(notification.resource.path, notification.resource.query)
+        target, resource = self._newest, notification.resource
+        if target is None or target.resource is not resource:
+            target = self._target(resource.path, resource.query)
         if not target.outlets:
             raise RequestError(codes.NOT_FOUND, "no statement reads this resource")
-        if notification.content_format not in (None, *READABLE_FORMATS) and target.has_readings:
+        if notification.content_format not in _ACCEPTED_FORMATS and target.has_readings:
             text = f"readable: {', '.join(map(str, READABLE_FORMATS))}"
             raise RequestError(codes.UNSUPPORTED_CONTENT_FORMAT, text)
         try:

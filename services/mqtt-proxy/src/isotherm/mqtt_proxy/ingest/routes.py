@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import re2  # type: ignore[import-untyped]  # it ships no types
@@ -14,9 +15,11 @@ import isotherm.schemas
 from isotherm import kcql
 from isotherm.kcql.filters import matches_filter, without_share
 from isotherm.kcql.projection.compiler import compile_projection
+from isotherm.payloads.protobuf import DescriptorError, MessageDecoder
 
-CLAUSES = frozenset(("IGNORE", "WITHFORMAT", "WITHSTRUCTURE"))
-_FORMATS = ("RAW",)
+CLAUSES = frozenset(("IGNORE", "PROPERTIES", "WITHFORMAT", "WITHSTRUCTURE"))
+_FORMATS = ("PROTOBUF", "RAW")
+_DESCRIPTOR, _MESSAGE = "protobuf.descriptor", "protobuf.message"
 _RESERVED = ("isotherm.", "__")
 """Beginnings of the names of topics that belong to the suite or to Kafka itself."""
 PLAIN_FIELDS = ("device_id", "metric", "value", "unit", "event_time", "sequence")
@@ -53,10 +56,12 @@ class Route:
     device_level: int | None = None
     metric: str | None = None
     project: Callable[[kcql.Record], dict[str, Any]] | None = None
-    plain_names: Mapping[str, str] | None = None
-    """The fields of PLAIN_FIELDS by their name in the payload; None for a route that does more than rename them."""
+    decode: Callable[[bytes], list[dict[str, Any]]] | None = None
+    """Reads payloads in a format that the route names, and raises PayloadError; None for the publish's content type."""
     is_raw: bool = False
     """Whether the record's value is the payload as it came, and not readings in Avro."""
+    plain_names: Mapping[str, str] | None = None
+    """The fields of PLAIN_FIELDS by their name in the payload; None for a route that does more than rename them."""
 
 
 class ResolvedRoute(NamedTuple):
@@ -164,14 +169,33 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
         device_level=_only_plus(topic_filter) if device_level is None else device_level,
         metric=target if target in metrics else None,
         project=None if selects_all and not statement.ignore else projection.row,
-        plain_names=_plain_names(statement),
+        decode=_decoder(statement, text),
         is_raw=is_raw,
+        plain_names=_plain_names(statement),
     )
+
+
+def _decoder(statement: kcql.Statement, text: str) -> Callable[[bytes], list[dict[str, Any]]] | None:
+    """Return what reads the payloads of WITHFORMAT PROTOBUF. Raises RouteError for other or missing properties."""
+    properties = statement.properties
+    if statement.format != "PROTOBUF":
+        if properties:
+            raise RouteError(f"{text}: PROPERTIES belong to WITHFORMAT PROTOBUF")
+        return None
+    if properties.keys() != {_DESCRIPTOR, _MESSAGE}:
+        expected = f"PROPERTIES('{_DESCRIPTOR}'='file', '{_MESSAGE}'='package.Type')"
+        raise RouteError(f"{text}: WITHFORMAT PROTOBUF needs {expected}, and no other property")
+    try:
+        return MessageDecoder(Path(properties[_DESCRIPTOR]).read_bytes(), properties[_MESSAGE]).decode
+    except (OSError, DescriptorError) as error:
+        raise RouteError(f"{text}: {_DESCRIPTOR}: {error}") from None
 
 
 def _plain_names(statement: kcql.Statement) -> Mapping[str, str] | None:
     """Return `Route.plain_names` of a statement."""
-    if statement.ignore or statement.with_structure or statement.format or statement.target_from is not None:
+    if statement.format is not None or statement.target_from is not None:
+        return None
+    if statement.ignore or statement.with_structure:
         return None
     if statement.fields == (_ALL,):
         return _SAME_NAMES
@@ -215,8 +239,8 @@ def regex_routes(text: str, *, device_level: int | None, is_raw: bool = False) -
                 target=pair[1],
                 device_level=device_level,
                 metric=pair[1],
-                plain_names=None if is_raw else _SAME_NAMES,
                 is_raw=is_raw,
+                plain_names=None if is_raw else _SAME_NAMES,
             )
         )
     return routes

@@ -6,7 +6,7 @@ of that route.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -176,15 +176,18 @@ class Translator:
             self._add_dead_letter(translated, publish, context, error)
             return translated
         rows: list[dict[str, Any]] | None = None
-        first, is_decoded = 0, False
+        first = 0
+        # Routes that read the payload alike follow each other, nearly always all of them: it is decoded once for them.
+        decoded_by: object = self
         for route in resolved:
             try:
                 if route.route.is_raw:
                     records, size = self._raw_record(route, publish, context, headers)
                 else:
-                    if not is_decoded:
-                        is_decoded = True
-                        rows = self._rows(publish, context.ingest_ms)
+                    decode = route.route.decode
+                    if decode is not decoded_by:
+                        rows, decoded_by = None, decode
+                        rows = self._rows(publish, context.ingest_ms, decode)
                         first = self._sequences.take(context.ingest_ms, len(rows))
                     if rows is None:
                         # The payload has its dead letter from the first of these routes.
@@ -273,10 +276,15 @@ class Translator:
             )
         return username
 
-    def _rows(self, publish: Publish, now_ms: int) -> list[dict[str, Any]]:
-        content_type = publish.properties.get(Property.CONTENT_TYPE) if publish.properties else None
+    def _rows(
+        self, publish: Publish, now_ms: int, decode: Callable[[bytes], list[dict[str, Any]]] | None
+    ) -> list[dict[str, Any]]:
         try:
-            rows = payloads.decode(publish.payload, content_type, now_ms=now_ms)
+            if decode is not None:
+                rows = decode(publish.payload)
+            else:
+                content_type = publish.properties.get(Property.CONTENT_TYPE) if publish.properties else None
+                rows = payloads.decode(publish.payload, content_type, now_ms=now_ms)
         except payloads.PayloadError as error:
             raise InvalidPublishError("payload", error.reason + _advice(error)) from error
         if not rows:

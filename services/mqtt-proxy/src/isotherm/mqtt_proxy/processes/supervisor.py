@@ -1,4 +1,4 @@
-"""Runs several processes on one port: starts, restarts and drains them, and passes on session claims (ADR 0012)."""
+"""Runs several processes on the same ports: starts, restarts, drains them, and passes on session claims (ADR 0012)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from prometheus_client import CollectorRegistry
@@ -39,23 +39,34 @@ _GRACE_MS = 2_000
 def supervise(settings: ProxySettings, arguments: Sequence[str]) -> int:
     """Run `settings.processes` processes with the command line `arguments` until told to stop; return the exit code.
 
-    Raises SettingsError when the port cannot be reserved.
+    Raises SettingsError when a port cannot be reserved.
     """
-    port = _reserve(settings)
+    ports = _reserve_all(settings)
     return run_async(
-        lambda stop: Supervisor(settings, arguments, port, stop).run(),
+        lambda stop: Supervisor(settings, arguments, ports, stop).run(),
         # The processes have a deadline of their own, which this one must not cut short.
         shutdown_timeout_ms=settings.shutdown_timeout_ms + _GRACE_MS,
     )
 
 
-def _reserve(settings: ProxySettings) -> socket.socket | None:
-    """Return a socket that reserves the port for the processes. It never listens, so it receives no connection."""
-    listener = settings.listener
+Ports = Mapping[str, socket.socket]
+"""Sockets that reserve ports, by the argument with which a process is told the port."""
+
+
+def _reserve_all(settings: ProxySettings) -> Ports:
+    """Reserve the ports of the listeners for the processes."""
     if settings.role != "server":
-        return None
+        return {}
+    ports = {"--port": _reserve("listener", settings.listener.host, settings.listener.port)}
+    if settings.websocket.port is not None:
+        ports["--websocket-port"] = _reserve("websocket", settings.websocket.host, settings.websocket.port)
+    return ports
+
+
+def _reserve(setting: str, host: str, port: int) -> socket.socket:
+    """Return a socket that reserves a port. It never listens, so it receives no connection."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)[0]
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # With SO_REUSEPORT alone, a second proxy on the same port would take half of the connections unnoticed.
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -66,18 +77,16 @@ def _reserve(settings: ProxySettings) -> socket.socket | None:
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         kept.bind(address)
     except OSError as error:
-        raise SettingsError([f"listener.host, listener.port: {listener.host}:{listener.port}: {error}"]) from None
+        raise SettingsError([f"{setting}.host, {setting}.port: {host}:{port}: {error}"]) from None
     return kept
 
 
 class Supervisor(Collector):
     """Watches the processes. Devices wait for it only when it passes on a claim of a session."""
 
-    def __init__(
-        self, settings: ProxySettings, arguments: Sequence[str], port: socket.socket | None, stop: Stop
-    ) -> None:
+    def __init__(self, settings: ProxySettings, arguments: Sequence[str], ports: Ports, stop: Stop) -> None:
         self._settings = settings
-        self._port = port
+        self._ports = ports
         self._stop = stop
         self._command = [sys.executable, "-m", "isotherm.mqtt_proxy", *arguments]
         self._health = Health()
@@ -96,8 +105,8 @@ class Supervisor(Collector):
         monitoring = MonitoringServer(self._settings.http, self._health, registry)
         monitoring.start()
         _log.info("monitoring", port=monitoring.port)
-        if self._port is not None:
-            host, port = self._port.getsockname()[:2]
+        for reserved in self._ports.values():
+            host, port = reserved.getsockname()[:2]
             _log.info("several processes", host=host, port=port, processes=self._settings.processes)
         for index in range(self._settings.processes):
             self._health.not_ready(_part(index), "starting")
@@ -114,8 +123,8 @@ class Supervisor(Collector):
         finally:
             beats.cancel()
             monitoring.stop()
-            if self._port is not None:
-                self._port.close()
+            for reserved in self._ports.values():
+                reserved.close()
         return self._exit
 
     def collect(self) -> Iterable[Metric]:
@@ -163,7 +172,9 @@ class Supervisor(Collector):
         """Run a process to its end; return its exit code, negative for a signal."""
         ours, theirs = socket.socketpair()
         with theirs:
-            slot = ["--process", str(index), "--link", str(theirs.fileno()), "--port", str(self._port_number())]
+            slot = ["--process", str(index), "--link", str(theirs.fileno())]
+            for argument, reserved in self._ports.items():
+                slot += [argument, str(reserved.getsockname()[1])]
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 *slot,
@@ -185,9 +196,6 @@ class Supervisor(Collector):
             link.close()
             self._totals.ended(index)
             self._arbiter.left(index)
-
-    def _port_number(self) -> int:
-        return 0 if self._port is None else int(self._port.getsockname()[1])
 
     async def _receive_messages(self, index: int, link: Link, process: asyncio.subprocess.Process) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""The TLS handshakes of the listener."""
+"""The TLS handshakes of the listeners."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from typing import cast
 
 from isotherm.mqtt_proxy.server.connection import Connection
 from isotherm.mqtt_proxy.server.server import Server
+from isotherm.mqtt_proxy.server.websocket_protocol import WebSocketProtocol
+
+ServedSocket = Connection | WebSocketProtocol
+"""What serves a socket after its TLS handshake."""
 
 
 class TlsHandshakes:
-    """Limits the concurrent TLS handshakes and creates a `connection` for each one.
+    """Limits the concurrent TLS handshakes of all listeners.
 
     A socket counts against `limits.connections` from its first moment. At most `limits.tls_handshakes` handshakes run;
     the others wait. Waiting and handshake together take at most the connect timeout; `on_failure` is called with the
@@ -24,33 +28,30 @@ class TlsHandshakes:
         self,
         server: Server,
         context: ssl.SSLContext,
-        connection: Callable[[], Connection],
         on_failure: Callable[[str], None],
     ) -> None:
         self.server = server
         self._context = context
-        self._connection = connection
         self._on_failure = on_failure
         self._slots = asyncio.Semaphore(server.limits.tls_handshakes)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def protocol(self) -> asyncio.Protocol:
-        """Return the protocol of a new socket of the listener."""
-        return _Socket(self)
+    def protocol(self, make: Callable[[], ServedSocket]) -> asyncio.Protocol:
+        """Return the protocol of a new socket of a listener; `make` makes what serves it after its handshake."""
+        return _Socket(self, make)
 
-    def begin(self, accepted: socket.socket, address: str) -> None:
+    def begin(self, accepted: socket.socket, address: str, served: ServedSocket) -> None:
         """Start the handshake of a socket that the connection limits have counted. Nothing was read from it."""
-        task = asyncio.get_running_loop().create_task(self._shake(accepted, address))
+        task = asyncio.get_running_loop().create_task(self._shake(accepted, address, served))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _shake(self, accepted: socket.socket, address: str) -> None:
-        connection = self._connection()
+    async def _shake(self, accepted: socket.socket, address: str, served: ServedSocket) -> None:
         timeout_s = self.server.limits.connect_timeout_ms / 1000
         try:
             async with asyncio.timeout(timeout_s), self._slots:
                 await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: connection, accepted, ssl=self._context, ssl_handshake_timeout=timeout_s
+                    lambda: served, accepted, ssl=self._context, ssl_handshake_timeout=timeout_s
                 )
         except (TimeoutError, ConnectionAbortedError):
             # uvloop raises the second one when its own timer is first.
@@ -59,7 +60,7 @@ class TlsHandshakes:
             # The peer is gone, or the context has counted a failure of TLS.
             pass
         finally:
-            if not connection.was_made:
+            if not served.was_made:
                 accepted.close()
                 self.server.connection_limits.leave(address, authenticated=False)
 
@@ -72,15 +73,16 @@ class _Socket(asyncio.Protocol):
     come before the handshake begins.
     """
 
-    def __init__(self, handshakes: TlsHandshakes) -> None:
+    def __init__(self, handshakes: TlsHandshakes, make: Callable[[], ServedSocket]) -> None:
         self._handshakes = handshakes
+        self._make = make
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         server, accepted = self._handshakes.server, cast(asyncio.Transport, transport)
         address: str = (transport.get_extra_info("peername") or ("",))[0]
         if not server.is_draining and server.connection_limits.enter(address):
             try:
-                self._handshakes.begin(accepted.get_extra_info("socket").dup(), address)
+                self._handshakes.begin(accepted.get_extra_info("socket").dup(), address, self._make())
             except OSError:
                 # No descriptor is left.
                 server.connection_limits.leave(address, authenticated=False)

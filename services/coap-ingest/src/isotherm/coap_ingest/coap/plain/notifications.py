@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from isotherm.coap_ingest.coap.plain.codec import ACK, CON, Option, WireMessage, decode, encode
+from isotherm.coap_ingest.coap.plain.codec import ACK, CON, Option, decode, encode_bare
 
 CONTENT = 0x45
 _ETAG, _OBSERVE, _CONTENT_FORMAT, _MAX_AGE = 4, 6, 12, 14
@@ -105,5 +105,5 @@ class PlainNotifications:
             return False
         expected[1](notification)
         if notification.message_type == CON:
-            self._reply(encode(WireMessage(ACK, 0, notification.message_id)), address, pktinfo)
+            self._reply(encode_bare(ACK, 0, notification.message_id), address, pktinfo)
         return True

@@ -1,4 +1,4 @@
-"""The producers of a server's process: the model's, which wake the event loop and may be where their process dies."""
+"""The producers of a process with an event loop: they wake the loop, and may be where their process dies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from isotherm.proofs.kafka.clients.connection import Connection
 from isotherm.proofs.kafka.clients.producing import Report
 from isotherm.proofs.kafka.clients.thread_clients import listed_topics
 from isotherm.proofs.kafka.clients.thread_producer import OnDelivery, Producer
+from isotherm.proofs.kernel.event_loop import VirtualEventLoop
 from isotherm.proofs.kernel.simulation import Simulation
 
 
@@ -46,3 +47,30 @@ class ServerProducer(Producer):
     def list_topics(self, topic: str | None = None, timeout: float = 60.0) -> Any:
         """Return the topics. Raises KafkaException."""
         return listed_topics(self._caller, topic, timeout)
+
+
+class ReportSignal:
+    """Wakes the loop of the current process when a producer has reports (`servicekit.producer.report_signal`)."""
+
+    loop: Callable[[], VirtualEventLoop]
+    """Returns the loop of the process whose code runs; a world sets it."""
+    descriptors = 0
+
+    def __init__(self) -> None:
+        type(self).descriptors += 1
+        self.descriptor = self.descriptors
+        self._loop = self.loop()
+
+    def attach(self, producer: ServerProducer) -> None:
+        """Signal the reports of `producer`."""
+        producer.on_reports = lambda: self._loop.signal(self.descriptor)
+
+    def detach(self, producer: ServerProducer) -> None:
+        """Signal the reports of `producer` no more."""
+        producer.on_reports = lambda: None
+
+    def clear(self) -> None:
+        """Do nothing: a model descriptor is readable once for each signal."""
+
+    def close(self) -> None:
+        """Do nothing: the loop has removed the reader."""

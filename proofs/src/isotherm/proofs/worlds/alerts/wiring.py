@@ -1,0 +1,196 @@
+"""What the alerts service, Faust and aiokafka see instead of sockets, threads, a registry and servers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import tempfile
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from aiokafka.structs import TopicPartition
+from faust.types import TP
+
+import isotherm.schemas
+from isotherm.alerts import service
+from isotherm.connector.state.target_follower import Target
+from isotherm.proofs.kafka.clients.admin import AdminClient
+from isotherm.proofs.kafka.clients.aiokafka_connection import connector
+from isotherm.proofs.kafka.clients.connection import Connection
+from isotherm.proofs.kafka.clients.loop_producer import ReportSignal, ServerProducer
+from isotherm.proofs.kafka.clients.thread_clients import Consumer
+from isotherm.proofs.kernel import stand_ins
+from isotherm.proofs.kernel.event_loop import VirtualEventLoop
+from isotherm.proofs.kernel.patching import simulated_modules
+from isotherm.servicekit import avro
+from isotherm.servicekit.backoff import Backoff
+
+_MODULES = "isotherm.", "faust.", "mode.", "aiokafka."
+SCHEMAS: dict[int, Mapping[str, Any]] = {
+    1: isotherm.schemas.schema("SensorReading", 1),
+    2: isotherm.schemas.schema("Device", 1),
+    3: isotherm.schemas.schema("Alert", 1),
+    4: isotherm.schemas.schema("DeviceState", 2),
+}
+_WRITERS = {
+    number: avro.WriterSchema(number, schema, avro.parse(schema), avro.is_recursive(schema))
+    for number, schema in SCHEMAS.items()
+}
+_DIRECTORY = f"{tempfile.gettempdir()}/isotherm-simulated-alerts"
+"""Faust makes its directory, and writes nothing there while its tables are in memory."""
+ENCODERS = {schema["name"]: avro.encoder(schema, number) for number, schema in SCHEMAS.items()}
+
+
+class Registry:
+    """A schema registry that has the schemas of the service (`servicekit.avro.SchemaRegistry`)."""
+
+    def __init__(self, _settings: object = None) -> None: ...
+
+    def schema(self, schema_id: int) -> avro.WriterSchema:
+        """Return a schema."""
+        return _WRITERS[schema_id]
+
+    def schema_id(self, _subject: str, schema: Mapping[str, Any]) -> int:
+        """Return the id of a schema. Raises SchemaNotRegisteredError."""
+        for number, known in SCHEMAS.items():
+            if known == schema:
+                return number
+        raise avro.SchemaNotRegisteredError
+
+    def encoder(self, _topic: str, schema: Mapping[str, Any]) -> Any:
+        """Return the encoder of a schema."""
+        return ENCODERS[schema["name"]]
+
+
+class _Inert:
+    """Stands for the HTTP server, the target state that nobody changes, and the reporter of the status."""
+
+    port = 0
+    target = Target()
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def close(self, _trace: str | None = None) -> None: ...
+
+
+class LoopThread:
+    """Stands for `mode.threads.WorkerThread`: the service's loop is a second one of the same process."""
+
+    def __init__(self, thread_service: Any) -> None:
+        self._service = thread_service
+
+    def start(self) -> None:
+        """Run the service in its loop."""
+        self._service.thread_loop.create_task(self._serve())
+
+    def stop(self) -> None:
+        """Do nothing: a loop without tasks has ended."""
+
+    async def _serve(self) -> None:
+        # As `ServiceThread._start_thread`, whose thread prints the exception.
+        with suppress(Exception):
+            try:
+                await self._service._serve()
+            except Exception:
+                self._service.set_shutdown()
+                raise
+
+
+def _hash_of(partition: tuple[str, int]) -> int:
+    """Return a hash that is the same in every process: Faust and aiokafka iterate over sets of partitions."""
+    return _number_of(partition[0]) + partition[1]
+
+
+@cache
+def _number_of(topic: str) -> int:
+    return zlib.crc32(topic.encode())
+
+
+async def _no_keepalive(_service: object) -> None:
+    """Stands for a task that wakes a selector again and again, which a virtual loop does not need."""
+
+
+def _new_event_loop() -> VirtualEventLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualEventLoop)
+    return loop.beside()
+
+
+def _next_ms(backoff: Backoff) -> float:
+    ceiling = min(backoff.cap_ms, backoff.base_ms * 2 ** min(backoff.failures, 63))
+    backoff.failures += 1
+    return max(backoff.floor_ms, stand_ins.simulation().random.uniform(0.0, ceiling))
+
+
+@contextmanager
+def wired(
+    connection_of: Callable[[str], Connection], loop: Callable[[], VirtualEventLoop], step: Callable[[str], None]
+) -> Iterator[None]:
+    """Let the real code run over models.
+
+    Args:
+        connection_of: returns the connection to the cluster of the process whose code runs, for a client id.
+        loop: returns the first loop of that process.
+        step: is called with the name of a process where its producers do something that others can see.
+    """
+    run = stand_ins.simulation()
+
+    def client(config: Mapping[str, Any]) -> Connection:
+        return connection_of(str(config.get("client.id")))
+
+    def producer(config: Mapping[str, Any]) -> ServerProducer:
+        connection = client(config)
+        return ServerProducer(connection, run, config, lambda: step(connection.host.name))
+
+    ReportSignal.loop = staticmethod(loop)
+    clients, delivery = "isotherm.servicekit.kafka.clients", "isotherm.servicekit.producer.delivery"
+    replaced: dict[str, Any] = {
+        f"{clients}:Producer": producer,
+        f"{clients}:Consumer": lambda config: Consumer(client(config), run, config),
+        f"{clients}:AdminClient": lambda config: AdminClient(client(config), run),
+        f"{delivery}:Producer": ServerProducer,
+        f"{delivery}:ReportSignal": ReportSignal,
+        f"{delivery}:is_available": lambda: True,
+        f"{service.__name__}:SchemaRegistry": Registry,
+        f"{service.__name__}:MonitoringServer": _Inert,
+        f"{service.__name__}:TargetFollower": _Inert,
+        f"{service.__name__}:Reporter": _Inert,
+        "isotherm.alerts.stream.topic_setup:_ensure": lambda *_: None,
+        "isotherm.alerts.stream.topic_setup:ensure_topic": lambda *_: None,
+        "isotherm.alerts.stream.faust_app:tempfile": SimpleNamespace(mkdtemp=lambda prefix: _DIRECTORY),
+        "aiokafka.client:create_conn": connector(connection_of),
+        "mode.threads:asyncio": SimpleNamespace(**{**vars(asyncio), "new_event_loop": _new_event_loop}),
+    }
+    quiet = logging.root.manager.disable
+    with (
+        simulated_modules(_MODULES, replaced),
+        patch.object(Backoff, "next_ms", _next_ms),
+        patch("mode.threads.ServiceThread.Worker", LoopThread),
+        patch("mode.threads.ServiceThread._keepalive2", _no_keepalive),
+        patch("mode.threads.ServiceThread.on_crash", lambda *_, **__: None),
+        patch.object(TopicPartition, "__hash__", _hash_of),
+        patch.object(TP, "__hash__", _hash_of),
+        patch("aiokafka.AIOKafkaConsumer.__del__", lambda _self: None),
+        patch("aiokafka.AIOKafkaProducer.__del__", lambda _self: None),
+        # A killed process leaves coroutines that nobody awaits, and generators that wait in their `finally`.
+        patch("sys.unraisablehook", lambda _unraisable: None),
+        warnings.catch_warnings(action="ignore"),
+    ):
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(quiet)
+            # What the destructors of dead processes do belongs to this run.
+            gc.collect()
