@@ -35,6 +35,7 @@ ROUTES = """
 INSERT INTO thermostat.data SELECT id AS device_id, t AS value, ts AS event_time, seq AS sequence, u AS unit
     FROM devices/+/temperature;
 INSERT INTO all SELECT * FROM `plain/#`;
+INSERT INTO raw.texts SELECT * FROM `raw/#` WITHFORMAT RAW;
 INSERT INTO twice SELECT * FROM `twice/#`;
 INSERT INTO all SELECT v AS value, note FROM `twice/#`
 """

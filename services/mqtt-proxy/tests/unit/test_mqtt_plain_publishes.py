@@ -36,7 +36,19 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 TOPICS = st.sampled_from(
-    (TOPIC, "devices/loft/temperature", "plain/x", "plain/temperature", "twice/a", "nobody", "", "a/+", "a\x01", "ü/ä")
+    (
+        TOPIC,
+        "devices/loft/temperature",
+        "plain/x",
+        "plain/temperature",
+        "twice/a",
+        "raw/a",
+        "nobody",
+        "",
+        "a/+",
+        "a\x01",
+        "ü/ä",
+    )
 )
 PAYLOADS = st.sampled_from(
     (

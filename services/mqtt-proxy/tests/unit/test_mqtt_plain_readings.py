@@ -184,8 +184,8 @@ def test_a_bound_client_names_no_other_device() -> None:
     assert bound.encode_payload(b'{"t": 1, "id": "loft"}', NOW_MS, 0) is None
 
 
-@pytest.mark.parametrize("topic", ["twice/a", "nobody/listens", "devices/" + "x" * 1_000 + "/temperature"])
-def test_a_topic_with_several_routes_or_none_has_no_plain_route(topic: str) -> None:
+@pytest.mark.parametrize("topic", ["twice/a", "raw/a", "nobody/listens", "devices/" + "x" * 1_000 + "/temperature"])
+def test_a_topic_with_several_routes_or_a_raw_one_or_none_has_no_plain_route(topic: str) -> None:
     assert translator().plain_route(topic, CONTEXT) is None
 
 
