@@ -68,6 +68,7 @@ def by_engine(script: list[Step], inputs: list[AlertInput], kind: str) -> dict[t
 @settings(max_examples=150, deadline=None)
 @given(script=steps, numbered=st.booleans(), kind=st.sampled_from(sorted(RULES)))
 @example(script=[(10, 0, 31, 1, 1_000)] * 5, numbered=True, kind="above")
+@example(script=[(1, 0, 25, 0, 0), (31, 0, 25, 1, 0), (39, 40, 25, 1, 0)], numbered=True, kind="below")
 def test_incidents_are_those_of_the_engine(script: list[Step], numbered: bool, kind: str) -> None:
     inputs = readings(script, numbered=numbered)
     order = turns(inputs, REORDER_MS)

@@ -42,11 +42,15 @@ class Incident:
 def turns(readings: Sequence[AlertInput], reorder_ms: int) -> list[Turn] | None:
     """Return the readings of one metric of one device in the order in which rules see them.
 
-    None when the order depends on what a history does not tell: how far the service's clock was when a reading came.
+    None when the order depends on what a history does not tell: how far the service's clock was when a reading came, or
+    what follows a reading without a number of its own in a device that numbers others.
     """
     positions = [(one.event_time, one.sequence) for one in readings]
     if all(before < after for before, after in itertools.pairwise(positions)):
         return list(_turns(readings, reorder_ms, by_clock=False, first_waits=True))
+    times = {one.sequence: one.event_time for one in readings}
+    if times.keys() != {0} and any(not one.sequence or times[one.sequence] != one.event_time for one in readings):
+        return None
     orders = [
         list(_turns(readings, reorder_ms, by_clock=by_clock, first_waits=first_waits))
         for by_clock, first_waits in ((False, True), (True, True), (False, False))
