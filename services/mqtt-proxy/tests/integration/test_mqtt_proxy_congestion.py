@@ -45,7 +45,7 @@ class Clients:
         }
         for name, client in self._all.items():
             client.on_connect = lambda *_rest, name=name: self.connected.add(name)
-            client.on_disconnect = lambda *_rest, name=name: self.lost.append(name)
+            client.on_disconnect = lambda *rest, name=name: self.lost.append(f"{name}: {rest[2]}, {rest[3]}")
             client.connect("127.0.0.1", proxy.port, keepalive=_KEEP_ALIVE_S)
             client.loop_start()
 
