@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from google.protobuf import (  # type: ignore[import-untyped]
+from google.protobuf import (  # type: ignore[import-untyped]  # it ships no types
     descriptor_pb2,
     descriptor_pool,
     message_factory,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import (  # type: ignore[import-untyped]
+from google.protobuf import (  # type: ignore[import-untyped]  # it ships no types
     descriptor_pb2,
     descriptor_pool,
     message_factory,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]  # it ships no types
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it ships no types
 
 from isotherm.payloads.errors import PayloadError
 from isotherm.payloads.formats import Limits

@@ -90,6 +90,7 @@ class Injector:
                 thread.start()
                 threads.append(thread)
             self._start_what_ended()
+            # How soon a part that ended by itself is started again.
             time.sleep(_POLL_S)
         self._await_recovery()
 
@@ -133,37 +134,29 @@ class Injector:
         return cluster.leader_of(self._topic, 0) or cluster.nodes[0]
 
     def _play(self, fault: Fault, server: Server) -> None:
-        if fault.kind in (plan.KILL, plan.LOSE_LEADER):
-            server.kill()
-            time.sleep(fault.lasts_s)
-            self._start(server)
-        elif fault.kind in (plan.RESTART, plan.MOVE_LEADER):
-            server.stop()
-            time.sleep(fault.lasts_s)
-            self._start(server)
-        elif fault.kind == plan.FREEZE:
-            server.pause()
-            time.sleep(fault.lasts_s)
-            server.resume()
-        elif fault.kind == plan.FULL_DISK:
-            self._fill_disk(fault)
-        else:
-            self._break_connections(fault, self._relays[server.name])
-
-    def _fill_disk(self, fault: Fault) -> None:
-        if self._disk is None:
+        if fault.kind == plan.FULL_DISK and self._disk is None:
             self._note("full-disk: left out, this user may not mount")
             return
-        self._disk.fill()
+        begin, end = self._effects(fault, server)
+        begin()
+        # As long as the plan says: this is no wait for anything.
         time.sleep(fault.lasts_s)
-        self._disk.clear()
+        end()
 
-    def _break_connections(self, fault: Fault, relay: Relay) -> None:
+    def _effects(self, fault: Fault, server: Server) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Return what begins a fault, and what ends it."""
+        if fault.kind in (plan.KILL, plan.LOSE_LEADER):
+            return server.kill, lambda: self._start(server)
+        if fault.kind in (plan.RESTART, plan.MOVE_LEADER):
+            return server.stop, lambda: self._start(server)
+        if fault.kind == plan.FREEZE:
+            return server.pause, server.resume
+        if fault.kind == plan.FULL_DISK:
+            assert self._disk is not None
+            return self._disk.fill, self._disk.clear
+        relay = self._relays[server.name]
         if fault.kind == plan.CUT:
-            relay.cut()
-        elif fault.kind == plan.STALL:
-            relay.stall()
-        else:
-            relay.delay(fault.delay_ms / 1000)
-        time.sleep(fault.lasts_s)
-        relay.heal()
+            return relay.cut, relay.heal
+        if fault.kind == plan.STALL:
+            return relay.stall, relay.heal
+        return lambda: relay.delay(fault.delay_ms / 1000), relay.heal

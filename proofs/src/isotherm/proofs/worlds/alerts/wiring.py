@@ -29,7 +29,7 @@ from isotherm.proofs.kafka.clients.thread_clients import Consumer
 from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.event_loop import VirtualEventLoop
 from isotherm.proofs.kernel.patching import simulated_modules
-from isotherm.servicekit import avro
+from isotherm.proofs.worlds.registry import Registry
 from isotherm.servicekit.backoff import Backoff
 
 _MODULES = "isotherm.", "faust.", "mode.", "aiokafka."
@@ -39,34 +39,10 @@ SCHEMAS: dict[int, Mapping[str, Any]] = {
     3: isotherm.schemas.schema("Alert", 1),
     4: isotherm.schemas.schema("DeviceState", 2),
 }
-_WRITERS = {
-    number: avro.WriterSchema(number, schema, avro.parse(schema), avro.is_recursive(schema))
-    for number, schema in SCHEMAS.items()
-}
+_REGISTRY = Registry(SCHEMAS)
 _DIRECTORY = f"{tempfile.gettempdir()}/isotherm-simulated-alerts"
 """Faust makes its directory, and writes nothing there while its tables are in memory."""
-ENCODERS = {schema["name"]: avro.encoder(schema, number) for number, schema in SCHEMAS.items()}
-
-
-class Registry:
-    """A schema registry that has the schemas of the service (`servicekit.avro.SchemaRegistry`)."""
-
-    def __init__(self, _settings: object = None) -> None: ...
-
-    def schema(self, schema_id: int) -> avro.WriterSchema:
-        """Return a schema."""
-        return _WRITERS[schema_id]
-
-    def schema_id(self, _subject: str, schema: Mapping[str, Any]) -> int:
-        """Return the id of a schema. Raises SchemaNotRegisteredError."""
-        for number, known in SCHEMAS.items():
-            if known == schema:
-                return number
-        raise avro.SchemaNotRegisteredError
-
-    def encoder(self, _topic: str, schema: Mapping[str, Any]) -> Any:
-        """Return the encoder of a schema."""
-        return ENCODERS[schema["name"]]
+ENCODERS = {schema["name"]: _REGISTRY.encoder("", schema) for schema in SCHEMAS.values()}
 
 
 class _Inert:
@@ -162,7 +138,7 @@ def wired(
         f"{delivery}:Producer": ServerProducer,
         f"{delivery}:ReportSignal": ReportSignal,
         f"{delivery}:is_available": lambda: True,
-        f"{service.__name__}:SchemaRegistry": Registry,
+        f"{service.__name__}:SchemaRegistry": lambda _settings: _REGISTRY,
         f"{service.__name__}:MonitoringServer": _Inert,
         f"{service.__name__}:TargetFollower": _Inert,
         f"{service.__name__}:Reporter": _Inert,

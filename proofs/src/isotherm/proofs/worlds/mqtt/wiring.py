@@ -17,30 +17,10 @@ from isotherm.proofs.kafka.clients.thread_clients import Consumer
 from isotherm.proofs.kernel.patching import simulated_modules
 from isotherm.proofs.worlds.mqtt import server
 from isotherm.proofs.worlds.mqtt.server import Environment, ServerHost
-from isotherm.servicekit import avro
+from isotherm.proofs.worlds.registry import Registry
 from isotherm.servicekit.backoff import Backoff
 
-_SCHEMAS: dict[int, Mapping[str, Any]] = {1: service.READING, 2: service.SESSION, 3: service.STATUS}
-_WRITERS = {
-    number: avro.WriterSchema(number, schema, avro.parse(schema), avro.is_recursive(schema))
-    for number, schema in _SCHEMAS.items()
-}
-_ENCODERS = {number: avro.encoder(schema, number) for number, schema in _SCHEMAS.items()}
-
-
-class Registry:
-    """A schema registry that has the schemas of the server (`servicekit.avro.SchemaRegistry`)."""
-
-    def __init__(self, _settings: object = None) -> None: ...
-
-    def schema(self, schema_id: int) -> avro.WriterSchema:
-        """Return a schema."""
-        return _WRITERS[schema_id]
-
-    def encoder(self, _topic: str, schema: Mapping[str, Any]) -> Any:
-        """Return the encoder of a schema."""
-        (number,) = (number for number, known in _SCHEMAS.items() if known == schema)
-        return _ENCODERS[number]
+_REGISTRY = Registry({1: service.READING, 2: service.SESSION, 3: service.STATUS})
 
 
 @contextmanager
@@ -84,7 +64,7 @@ def wired(environment: Environment, host: list[ServerHost]) -> Iterator[None]:
         "isotherm.servicekit.producer.delivery:Producer": ServerProducer,
         "isotherm.servicekit.producer.delivery:ReportSignal": ReportSignal,
         "isotherm.servicekit.producer.delivery:is_available": lambda: True,
-        "isotherm.mqtt_proxy.service:SchemaRegistry": Registry,
+        "isotherm.mqtt_proxy.service:SchemaRegistry": lambda _settings: _REGISTRY,
         "isotherm.mqtt_proxy.service:ThreadPoolExecutor": server.thread_pool(environment),
         "isotherm.mqtt_proxy.service:NameConflicts": server.NoConflicts,
         "isotherm.mqtt_proxy.service:build_target_state": server.AlwaysRunning,
