@@ -68,9 +68,9 @@ def test_a_minimised_corpus_runs_the_same_lines() -> None:
     def make() -> Callable[[bytes], None]:
         return planted
 
-    kept = minimised(make, [b"", b"a", b"ab", b"{}", b"{x", b"{xyz", b"{+"])
-    assert kept == [b"", b"{+", b"{x", b"{}"]
-    assert minimised(make, kept) == kept
+    kept = minimised(make, [b"", b"a", b"ab", b"{}", b"{x", b"{xyz", b"{+"], package=__name__)
+    assert kept == [b"", b"{+", b"{}"]
+    assert minimised(make, kept, package=__name__) == kept
 
 
 def test_results_add_up_by_target_and_commit(tmp_path: Path) -> None:

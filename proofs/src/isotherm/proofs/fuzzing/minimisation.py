@@ -13,9 +13,10 @@ Line = tuple[CodeType, int]
 
 
 class _LineTracer:
-    """Collects the lines of the suite's code that run, in this thread and in those that begin after it."""
+    """Collects the lines of a package that run, in this thread and in those that begin after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, package: str) -> None:
+        self._modules = package, f"{package}."
         self.lines: set[Line] = set()
 
     def _inside(self, frame: FrameType, event: str, _argument: Any) -> Any:
@@ -24,7 +25,8 @@ class _LineTracer:
         return self._inside
 
     def _entered(self, frame: FrameType, _event: str, _argument: Any) -> Any:
-        return self._inside if "isotherm" in frame.f_code.co_filename else None
+        name = frame.f_globals.get("__name__", "")
+        return self._inside if name == self._modules[0] or name.startswith(self._modules[1]) else None
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
@@ -39,9 +41,14 @@ class _LineTracer:
             threading.settrace(before)
 
 
-def minimised(make: Callable[[], Callable[[bytes], None]], inputs: Iterable[bytes]) -> list[bytes]:
-    """Return few inputs, short ones first, that together run every line that `inputs` run; `make` is a target's."""
-    tracer, kept = _LineTracer(), []
+def minimised(
+    make: Callable[[], Callable[[bytes], None]], inputs: Iterable[bytes], package: str = "isotherm"
+) -> list[bytes]:
+    """Return few inputs, short ones first, that together run every line of `package` that `inputs` run.
+
+    `make` is a target's.
+    """
+    tracer, kept = _LineTracer(package), []
     seen: set[Line] = set()
     with tracer.tracing():
         run = make()
