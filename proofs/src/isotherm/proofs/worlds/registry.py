@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from isotherm.servicekit import avro
@@ -30,6 +30,6 @@ class Registry:
                 return number
         raise avro.SchemaNotRegisteredError
 
-    def encoder(self, topic: str, schema: Mapping[str, Any]) -> avro.Encoder:
+    def encoder(self, topic: str, schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bytes]:
         """Return the encoder of a schema. Raises SchemaNotRegisteredError."""
         return self._encoders[self.schema_id(topic, schema)]
