@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from isotherm.stack.measurement import environment, load_average
+from isotherm.stack.measurement import environment, load_average, revision
 
 HERE = Path(__file__).resolve().parents[2]
 _LONGEST_S = 900
@@ -180,11 +180,6 @@ def _span(values: Sequence[float]) -> str:
     return f"{min(values):,.1f}-{max(values):,.1f}"
 
 
-def _revision(checkout: Path) -> str:
-    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty= with uncommitted changes"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=checkout).stdout.strip()
-
-
 def main() -> None:
     """Run the benches and print the report; exit code 1 when a figure became worse or a run failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -195,7 +190,7 @@ def main() -> None:
     arguments = parser.parse_args()
     before = arguments.before.resolve()
     print("\n".join(environment()))
-    print(f"before    {_revision(before)}\nafter     {_revision(HERE)}", flush=True)
+    print(f"before    {revision(before)}\nafter     {revision(HERE)}", flush=True)
     series: dict[Figure, Series] = {}
     failed = 0
     for number in range(arguments.rounds):
