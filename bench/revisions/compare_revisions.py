@@ -82,7 +82,7 @@ BENCHES: Mapping[str, Bench] = {
         ],
     ),
     "alerts": Bench(
-        ["bench/alerts/alerts_bench.py", "capacity", "--readings", "20000"],
+        ["bench/alerts/alerts_bench.py", "capacity", "--readings", "100000"],
         [Pattern(re.compile(rf"^()[0-9,]+ readings in [0-9.,]+ s: {_NUMBER}/s, {_NUMBER} a CPU"), (_RATE, _PER_CPU_S))],
         python_path=["bench/aggregator", "bench/mqtt-proxy"],
     ),
