@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from isotherm.stack.measurement import environment, load_average
+from isotherm.stack.measurement import environment, load_average, revision
 
 HERE = Path(__file__).resolve().parents[2]
 _LONGEST_S = 900
@@ -82,7 +82,7 @@ BENCHES: Mapping[str, Bench] = {
         ],
     ),
     "alerts": Bench(
-        ["bench/alerts/alerts_bench.py", "capacity", "--readings", "20000"],
+        ["bench/alerts/alerts_bench.py", "capacity", "--readings", "100000"],
         [Pattern(re.compile(rf"^()[0-9,]+ readings in [0-9.,]+ s: {_NUMBER}/s, {_NUMBER} a CPU"), (_RATE, _PER_CPU_S))],
         python_path=["bench/aggregator", "bench/mqtt-proxy"],
     ),
@@ -180,11 +180,6 @@ def _span(values: Sequence[float]) -> str:
     return f"{min(values):,.1f}-{max(values):,.1f}"
 
 
-def _revision(checkout: Path) -> str:
-    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty= with uncommitted changes"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=checkout).stdout.strip()
-
-
 def main() -> None:
     """Run the benches and print the report; exit code 1 when a figure became worse or a run failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -195,7 +190,7 @@ def main() -> None:
     arguments = parser.parse_args()
     before = arguments.before.resolve()
     print("\n".join(environment()))
-    print(f"before    {_revision(before)}\nafter     {_revision(HERE)}", flush=True)
+    print(f"before    {revision(before)}\nafter     {revision(HERE)}", flush=True)
     series: dict[Figure, Series] = {}
     failed = 0
     for number in range(arguments.rounds):

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 from isotherm.stack import measurement
 
@@ -50,3 +51,22 @@ def test_a_run_says_where_it_took_place() -> None:
     assert f"{os.cpu_count()} cores" in said
     assert "psutil " in said
     assert re.search(r"^speed +[1-9][0-9]* ms for the reference work$", said, re.MULTILINE)
+
+
+def test_a_revision_says_that_code_was_changed_and_not_that_results_were_written(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        who = "-c", "user.name=a", "-c", "user.email=a@example.org"
+        return subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    results = tmp_path / "docs/results"
+    results.mkdir(parents=True)
+    (tmp_path / "code.py").write_text("1\n", encoding="utf-8")
+    (results / "bench.txt").write_text("1\n", encoding="utf-8")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    commit = git("rev-parse", "HEAD").strip()
+    (results / "bench.txt").write_text("2\n", encoding="utf-8")
+    assert measurement.revision(results) == measurement.revision(tmp_path) == commit
+    (tmp_path / "code.py").write_text("2\n", encoding="utf-8")
+    assert measurement.revision(results) == f"{commit} with uncommitted changes"

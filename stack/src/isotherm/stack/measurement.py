@@ -89,7 +89,7 @@ def environment(*packages: str) -> list[str]:
     versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
     memory_gib = psutil.virtual_memory().total / 2**30
     return [
-        f"commit    {_commit()}",
+        f"commit    {revision(Path(__file__).parent)}",
         f"machine   {os.cpu_count()} cores ({_processor()}), {memory_gib:.0f} GiB, {platform.platform()}",
         f"python    {platform.python_version()}; {', '.join(versions)}",
         f"load      {load_average()}",
@@ -112,6 +112,11 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def _commit() -> str:
-    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty= with uncommitted changes"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent).stdout.strip()
+def revision(folder: Path) -> str:
+    """Return a checkout's commit, and whether its code was changed; results of measurements are no code."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, cwd=folder).stdout.strip()
+
+    changes = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)docs/results")
+    return git("rev-parse", "HEAD") + (" with uncommitted changes" if changes else "")
