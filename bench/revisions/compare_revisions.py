@@ -65,7 +65,7 @@ BENCHES: Mapping[str, Bench] = {
         ],
     ),
     "persisters": Bench(
-        ["bench/persisters/compare.py", "--alone", "--rounds", "1", "--scale", "0.5"],
+        ["bench/persisters/compare.py", "--alone", "--rounds", "1", "--scale", "0.25"],
         [
             Pattern(re.compile(rf"^  (persister) +{_NUMBER} +\S+ +{_NUMBER} "), (_RATE, _CPU_S)),
             Pattern(re.compile(rf"^    (decoded.*?|made batches.*?)  +{_NUMBER}$"), (_CPU_S,)),
