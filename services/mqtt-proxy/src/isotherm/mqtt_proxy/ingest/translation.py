@@ -25,7 +25,6 @@ from isotherm.mqtt_proxy.ingest.headers import (
 from isotherm.mqtt_proxy.ingest.plain_route import Encode, PlainRoute, plain_route
 from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, Headers, ProducerRecord, headers_bytes
 from isotherm.mqtt_proxy.ingest.routes import ResolvedRoute, Router
-from isotherm.mqtt_proxy.ingest.sequences import SequenceGenerator
 from isotherm.servicekit.avro import WireFormatError
 from isotherm.servicekit.throttling.rates import Rate, TokenBucket
 
@@ -150,7 +149,7 @@ class Translator:
         self._encoders = encoders
         self._rules = rules
         self._is_bound = rules.device_id != "payload"
-        self._sequences = SequenceGenerator(rules.process)
+        self._sequences = payloads.SequenceGenerator(rules.process)
         self.take_sequences = self._sequences.take
         self._dead_letters = TokenBucket(rules.dead_letters, 0.0) if rules.dead_letters else None
         self._dead_letter_headers: Headers = [
