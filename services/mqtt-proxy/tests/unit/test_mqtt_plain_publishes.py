@@ -203,6 +203,19 @@ def test_a_revoked_permission_holds_at_once(loop: asyncio.AbstractEventLoop) -> 
     assert len(world.kafka.records) == 1
 
 
+def test_long_topics_are_not_remembered(loop: asyncio.AbstractEventLoop) -> None:
+    """An ordinary topic takes 700 bytes, and `limits.topic_bytes` allows 64 KB."""
+    world = PlainWorld(loop, is_compiled=True)
+    payload = b'{"value": 1, "metric": "m", "unit": "K"}'
+    for number in range(1, 4):
+        topic = f"plain/{'long' * 70}/{number}"
+        world.receive(publish_packet(topic, payload, flags=2, packet_id=number))
+    assert len(world.kafka.records) == 3
+    assert world.plain.plans == 0
+    world.receive(publish_packet("plain/short", payload, flags=2, packet_id=4))
+    assert world.plain.plans == 1
+
+
 def test_plans_are_bounded_and_forgotten(loop: asyncio.AbstractEventLoop) -> None:
     world = PlainWorld(loop, is_compiled=True, limits={"receive_maximum": 1_000})
     for number in range(1, 300):
