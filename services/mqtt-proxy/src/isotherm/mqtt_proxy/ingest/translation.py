@@ -82,9 +82,9 @@ class IngestContext:
     def headers(self, publish: Publish) -> tuple[Headers, int]:
         """Return the Kafka headers of a publish and the bytes that they take with each record.
 
-        The caller must not change the list: the next publish to the same topic shares it.
+        The caller must not change the list: the next publish to the same topic shares it. A long topic is not kept.
         """
-        if publish.properties or publish.retain or publish.dup:
+        if publish.properties or publish.retain or publish.dup or len(publish.topic) > _MAX_TOPIC_CHARS:
             headers = publish_headers(publish, self.client_id, self.username)
             return headers, headers_bytes(headers)
         key = (publish.topic, publish.qos)
