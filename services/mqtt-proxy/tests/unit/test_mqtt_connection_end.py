@@ -57,7 +57,7 @@ def test_publishes_behind_unread_acknowledgements_are_handled_before_the_end(loo
     world.receive(PUBLISH + DISCONNECT)
     assert world.connection.eof_received()
     assert world.kafka.records == []
-    world.connection.resume_writing()
+    loop.call_soon(world.connection.resume_writing)
     world.turn()
     assert [key for _, key, *_ in world.kafka.records] == ["attic"]
     assert world.metrics.connections_closed == {"disconnect": 1}
