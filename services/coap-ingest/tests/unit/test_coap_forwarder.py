@@ -126,6 +126,17 @@ async def test_a_delayed_reading_keeps_its_arrival_time() -> None:
     assert kafka.written == [("thermostat.data", b"(1, 1)")]
 
 
+async def test_notifications_of_one_millisecond_have_readings_of_different_identities() -> None:
+    kafka = Refusing(times=0)
+    made = forwarder("", kafka, encode=lambda record: str((record["event_time"], record["sequence"])).encode())
+    for payload in (b'[{"t": 1, "unit": "Cel"}, {"t": 2, "unit": "Cel"}]', b'{"t": 1, "unit": "Cel"}'):
+        offer(made, payload)
+    running = asyncio.create_task(made.run())
+    await asyncio.wait_for(made.settled(), 60)
+    running.cancel()
+    assert [value for _, value in kafka.written] == [b"(1, 0)", b"(1, 1)", b"(1, 2)", b"(1, 3)"]
+
+
 async def test_records_that_wait_for_a_retry_are_bounded() -> None:
     kafka = Refusing(times=1_000_000)
     made = forwarder("connect.coap.error.policy = NOOP\n", kafka, limit=30)

@@ -161,6 +161,20 @@ async def test_a_late_answer_follows_an_empty_acknowledgement_and_duplicates_get
     assert made.cache.answer_to(endpoint_key(ADDRESS, 9)) == b"\x60\x00\x00\x09"
 
 
+async def test_requests_of_one_millisecond_have_readings_of_different_identities() -> None:
+    made = Made()
+    with patch("time.time_ns", return_value=1_700_000_000_000_000_000):
+        for number in range(3):
+            assert made.plain.handle(request(number), ADDRESS, PKTINFO)
+        await made.listener._idle.wait()
+    readings = [value for _, value in made.kafka.stored]
+    assert [(each["event_time"], each["sequence"]) for each in readings] == [
+        (1_700_000_000_000, 0),
+        (1_700_000_000_000, 1),
+        (1_700_000_000_000, 2),
+    ]
+
+
 async def test_a_non_confirmable_request_is_never_acknowledged() -> None:
     made = Made()
     message = decode(request(9))

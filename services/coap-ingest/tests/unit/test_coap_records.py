@@ -130,7 +130,7 @@ def read(kcql_text: str, **changes: Any) -> list[dict[str, Any]]:
     assert not problems
     route = rule.route_for_server(SERVER)
     assert route.rules is not None
-    return reading_records(notification(resource=route.resource, **changes), route.rules)
+    return reading_records(notification(resource=route.resource, **changes), route.rules, payloads.SequenceGenerator())
 
 
 def test_the_documents_payload_becomes_a_reading_by_kcql() -> None:

@@ -150,6 +150,19 @@ def test_permissions_follow_the_file(tmp_path: Path) -> None:
     assert len(permissions._decisions) <= PublishPermissions._MAX_CACHED + 1
 
 
+def test_decisions_about_long_topics_take_no_memory(tmp_path: Path) -> None:
+    """64 topics of 64 KB would take 4 MB for each connection."""
+    path = tmp_path / "acl"
+    path.write_text("topic write many/#\n")
+    acl = access(allow_anonymous=True, acl_file=str(path)).acl
+    permissions = PublishPermissions("c", None)
+    assert acl is not None
+    for number in range(10):
+        assert permissions.may_publish(acl, f"many/{'x' * 300}/{number}")
+        assert not permissions.may_publish(acl, f"other/{'x' * 300}/{number}")
+    assert not permissions._decisions
+
+
 @pytest.mark.parametrize("key", ["password_file", "acl_file"])
 def test_a_file_that_cannot_be_used_at_the_start_is_named_with_its_line(tmp_path: Path, key: str) -> None:
     path = tmp_path / "file"

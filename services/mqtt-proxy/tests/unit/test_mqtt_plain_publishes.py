@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import hypothesis.strategies as st
 import pytest
@@ -14,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given, settings
 from mqtt_packets import packet, publish_packet
 from mqtt_plain_world import PlainWorld
+from structlog.testing import capture_logs
 
 from isotherm.mqtt_proxy.codec.packets import PINGREQ
 
@@ -156,7 +159,15 @@ def test_the_compiled_way_is_taken(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def test_without_it_nothing_is_compiled(loop: asyncio.AbstractEventLoop) -> None:
-    assert PlainWorld(loop, is_compiled=False).plain is None
+    with capture_logs() as logs:
+        assert PlainWorld(loop, is_compiled=False).plain is None
+    assert logs == []
+
+
+def test_code_that_cannot_be_imported_is_logged(loop: asyncio.AbstractEventLoop) -> None:
+    with capture_logs() as logs, patch.dict(sys.modules, {"isotherm.mqtt_proxy.hotpath.plain_ingest": None}):
+        assert PlainWorld(loop, is_compiled=True).plain is None
+    assert [log["log_level"] for log in logs] == ["warning"]
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])
@@ -201,6 +212,19 @@ def test_a_revoked_permission_holds_at_once(loop: asyncio.AbstractEventLoop) -> 
     world.change_acl("topic write nothing")
     world.receive(plain(2, version=5))
     assert len(world.kafka.records) == 1
+
+
+def test_long_topics_are_not_remembered(loop: asyncio.AbstractEventLoop) -> None:
+    """An ordinary topic takes 700 bytes, and `limits.topic_bytes` allows 64 KB."""
+    world = PlainWorld(loop, is_compiled=True)
+    payload = b'{"value": 1, "metric": "m", "unit": "K"}'
+    for number in range(1, 4):
+        topic = f"plain/{'long' * 70}/{number}"
+        world.receive(publish_packet(topic, payload, flags=2, packet_id=number))
+    assert len(world.kafka.records) == 3
+    assert world.plain.plans == 0
+    world.receive(publish_packet("plain/short", payload, flags=2, packet_id=4))
+    assert world.plain.plans == 1
 
 
 def test_plans_are_bounded_and_forgotten(loop: asyncio.AbstractEventLoop) -> None:

@@ -177,6 +177,19 @@ def test_mqtt5_publish_with_properties_and_alias() -> None:
     assert one.properties[Property.CONTENT_TYPE] == "application/json"
 
 
+def test_mqtt5_aliases_keep_a_bounded_length_of_topics() -> None:
+    """Otherwise 32 aliases of 64 KB would take 2 MB for each connection."""
+    protocol = ServerProtocol(max_packet_bytes=10_000, topic_alias_maximum=2)
+    events_of(protocol, connect_packet(version=5))
+    protocol.accept(session_present=False)
+
+    def set_alias(number: int, chars: int) -> bytes:
+        return publish_packet("t" * chars, b"", properties=b"\x03\x23\0" + bytes((number,)))
+
+    assert len(events_of(protocol, set_alias(1, 2_000) + set_alias(1, 1_500) + set_alias(2, 548))) == 3
+    assert failure_of(protocol, set_alias(2, 549)) is Reason.QUOTA_EXCEEDED
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

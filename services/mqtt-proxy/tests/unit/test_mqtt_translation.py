@@ -390,3 +390,10 @@ def test_whatever_the_payload_says_the_device_is_the_topic_s_or_the_user(
     for data in (payload, json.dumps({"t": 1, "value": 1, **said}).encode()):
         result = BOUND.translate(Publish(topic, data, 1), IngestContext("c", NOW_MS, "anna"))
         assert set(keys(result)) <= {topic.split("/")[1], "anna"} if topic.startswith("devices") else {"anna", "a", "x"}
+
+
+def test_a_connection_keeps_no_long_topic() -> None:
+    """The topics of 10,000 connections could take 640 MB, and all of them are dead letters."""
+    context = IngestContext("client", NOW_MS)
+    kcql(ROUTES).translate(Publish("t" * 60_000, b"1", 1), context)
+    assert context._headers == []

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import CollectorRegistry
 
+from isotherm import payloads
 from isotherm.coap_ingest.coap.client import Client
 from isotherm.coap_ingest.connectors.plan import ConnectorPlan, plan_for
 from isotherm.coap_ingest.connectors.sources import ConnectorFiles, ConnectorSource, LaunchedTask, StartedConnectors
@@ -183,6 +184,7 @@ class Pipeline:
         self._metrics = metrics
         self._health = health
         self._queue: BoundedQueue[QueuedNotification] = BoundedQueue(settings.queue_limit, settings.queue_limit_bytes)
+        self._sequences = payloads.SequenceGenerator()
         self._producers: list[LoopProducer] = []
         self._producer_healths: list[ProducerHealth] = []
         self._producer_failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -207,7 +209,9 @@ class Pipeline:
         )
         dead_letter_topics = {plan.name: plan.dead_letter_topic for plan in self._plans}
         policies = {plan.name: plan.errors for plan in self._plans}
-        forwarder = Forwarder(self._queue, producer, observers.outlets, dead_letter_topics, self._metrics, policies)
+        forwarder = Forwarder(
+            self._queue, producer, observers.outlets, dead_letter_topics, self._metrics, policies, self._sequences
+        )
         listeners = self._make_listeners()
         observing = asyncio.create_task(observers.run())
         forwarding = asyncio.create_task(forwarder.run())
@@ -276,6 +280,7 @@ class Pipeline:
                 self._settings.limits(),
                 self._metrics,
                 message_id_cache_size=self._settings.message_id_cache_size,
+                sequences=self._sequences,
             )
             for plan in self._plans
             if plan.listen is not None

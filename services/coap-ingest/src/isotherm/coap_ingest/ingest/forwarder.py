@@ -97,8 +97,11 @@ class Forwarder:
         dead_letter_topics: Mapping[str, str],
         metrics: Metrics,
         policies: Mapping[str, ErrorPolicy] | None = None,
+        sequences: payloads.SequenceGenerator | None = None,
     ) -> None:
+        """`sequences` is shared by all that store readings of the same devices; without it the forwarder is alone."""
         self._policies = policies or {}
+        self._sequences = sequences or payloads.SequenceGenerator()
         self._queue = queue
         self._producer = producer
         self._current_producer = producer.producer
@@ -187,7 +190,8 @@ class Forwarder:
 
     def _outlet_records(self, queued: QueuedNotification, outlet: Outlet) -> list[_PendingRecord]:
         try:
-            return [_PendingRecord(*record, queued) for record in outlet.records(queued.notification)]
+            records = outlet.records(queued.notification, self._sequences)
+            return [_PendingRecord(*record, queued) for record in records]
         except payloads.PayloadError as error:
             return [self._dead_letter(queued, error, "key" if outlet.route.rules is None else "payload")]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from isotherm import payloads
 from isotherm.coap_ingest.coap.notification import Notification
 from isotherm.coap_ingest.ingest.records import Headers, headers, message_record, reading_records
 from isotherm.coap_ingest.ingest.routes import Encode, Route
@@ -26,8 +27,10 @@ class Outlet:
     route: Route
     encode: Encode
 
-    def records(self, notification: Notification, *, is_bound: bool = False) -> list[KafkaRecord]:
-        """Return the records of `notification`, in order.
+    def records(
+        self, notification: Notification, sequences: payloads.SequenceGenerator, *, is_bound: bool = False
+    ) -> list[KafkaRecord]:
+        """Return the records of `notification`, in order; `sequences` numbers its readings.
 
         With `is_bound` all readings belong to the notification's device.
 
@@ -38,7 +41,7 @@ class Outlet:
         if route.rules is None:
             key = route.key(notification)
             return [KafkaRecord(topic, key, encode(message_record(notification)), headers(notification))]
-        records = reading_records(notification, route.rules, is_bound=is_bound)
+        records = reading_records(notification, route.rules, sequences, is_bound=is_bound)
         common = headers(notification)
         return [KafkaRecord(topic, record["device_id"], encode(record), common) for record in records]
 

@@ -105,10 +105,13 @@ class ReadingRules:
     limits: payloads.Limits
 
 
-def reading_records(notification: Notification, rules: ReadingRules, *, is_bound: bool = False) -> list[dict[str, Any]]:
+def reading_records(
+    notification: Notification, rules: ReadingRules, sequences: payloads.SequenceGenerator, *, is_bound: bool = False
+) -> list[dict[str, Any]]:
     """Return the readings in a notification as SensorReadings, in order.
 
-    The device of a reading is its row's, else the notification's, else the server.
+    The device of a reading is its row's, else the notification's, else the server. Numbers of `sequences` tell readings
+    of one arrival apart that have no time of their own.
 
     With `is_bound` all readings belong to the notification's device, and a row that names another device is an
     IdentityError.
@@ -127,10 +130,11 @@ def reading_records(notification: Notification, rules: ReadingRules, *, is_bound
         notification.arrived_ms,
         bound_device_id=device_id if is_bound else None,
     )
+    first = sequences.take(notification.arrived_ms, len(rows))
     records = []
     for index, row in enumerate(rows):
         try:
-            records.append(payloads.record(rules.project(row), defaults, index))
+            records.append(payloads.record(rules.project(row), defaults, first + index))
         except payloads.PayloadError as error:
             where = f"item {index} of {len(rows)}: " if len(rows) > 1 else ""
             raise type(error)(f"{where}{error.reason}") from error

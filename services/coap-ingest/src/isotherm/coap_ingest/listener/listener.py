@@ -54,9 +54,11 @@ class Listener:
         metrics: Metrics,
         *,
         message_id_cache_size: int,
+        sequences: payloads.SequenceGenerator | None = None,
     ) -> None:
+        """`sequences` is shared by all that store readings of the same devices; without it the listener is alone."""
         self._plan = plan
-        self._records = RequestRecords(plan, encoders, limits)
+        self._records = RequestRecords(plan, encoders, limits, sequences or payloads.SequenceGenerator())
         self._writer = RecordWriter(
             producer, metrics, timeout_ms=plan.timeout_ms, stalled_after_ms=plan.stalled_after_ms
         )

@@ -39,8 +39,15 @@ class _Target(NamedTuple):
 class RequestRecords:
     """The rules of one listener, applied to requests."""
 
-    def __init__(self, plan: ListenPlan, encoders: Mapping[str, Encode], limits: payloads.Limits) -> None:
+    def __init__(
+        self,
+        plan: ListenPlan,
+        encoders: Mapping[str, Encode],
+        limits: payloads.Limits,
+        sequences: payloads.SequenceGenerator,
+    ) -> None:
         self._plan = plan
+        self._sequences = sequences
         self._encoders = encoders
         self._limits = limits
         self._newest: _Target | None = None
@@ -90,7 +97,7 @@ class RequestRecords:
             if device is None:
                 raise RequestError(codes.NOT_FOUND, f"the path names no device ({IDENTITY_KEY} = {policy.value})")
             notification = replace(notification, device_id=device)
-        return outlet.records(notification, is_bound=policy is not IdentityPolicy.PAYLOAD)
+        return outlet.records(notification, self._sequences, is_bound=policy is not IdentityPolicy.PAYLOAD)
 
     def _target(self, path: tuple[str, ...], query: tuple[str, ...]) -> _Target:
         if sum(map(len, path)) + sum(map(len, query)) > _MAX_CACHED_CHARS:

@@ -183,10 +183,11 @@ def _throttle(rate_text: str) -> LoginThrottle | None:
 
 
 class PublishPermissions:
-    """The topics that one accepted client may publish to; caches the decisions for its last topics."""
+    """The topics that one accepted client may publish to; caches the decisions for its last short topics."""
 
     __slots__ = ("_acl", "_client_id", "_decisions", "username")
     _MAX_CACHED = 64
+    _MAX_CACHED_CHARS = 256
 
     def __init__(self, client_id: str, username: str | None) -> None:
         self._client_id = client_id
@@ -202,5 +203,6 @@ class PublishPermissions:
         decision = self._decisions.get(topic)
         if decision is None:
             decision = acl.may_publish(topic, client_id=self._client_id, username=self.username)
-            self._decisions[topic] = decision
+            if len(topic) <= self._MAX_CACHED_CHARS:
+                self._decisions[topic] = decision
         return decision

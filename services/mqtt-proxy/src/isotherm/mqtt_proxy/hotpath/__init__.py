@@ -10,9 +10,12 @@ import os
 from typing import TYPE_CHECKING
 
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
+from isotherm.servicekit import logs
 
 if TYPE_CHECKING:
     from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
+
+_log = logs.logger(__name__)
 
 
 def plain_ingest(pipeline: IngestPipeline) -> PlainIngest | None:
@@ -21,6 +24,8 @@ def plain_ingest(pipeline: IngestPipeline) -> PlainIngest | None:
         return None
     try:
         from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
-    except ImportError:
+    except ImportError as error:
+        # Nothing else shows it: an image without the compiled code would only be several times as slow.
+        _log.warning("the compiled code cannot be imported; all publishes take the slow way", reason=str(error))
         return None
     return PlainIngest(pipeline)

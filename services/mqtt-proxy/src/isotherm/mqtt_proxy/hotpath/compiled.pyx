@@ -22,6 +22,7 @@ cdef enum:
 cdef enum:
     MAX_PLANS = 128            # topics that a connection remembers
     MAX_ALL_PLANS = 100_000    # topics that all connections of a process remember
+    MAX_PLAN_BYTES = 256       # of the name of one of these; a longer one is only the newest topic of its connection
     MAX_BUCKETS = 32
     MAX_ACK_BYTES = 1024       # of PUBACKs that are sent as one piece
 
@@ -224,7 +225,7 @@ cdef class PlainPublishes:
             if plan is None:
                 return None
             plan.stored = self._reports.stored(plan.target)
-            if self._reports._plans < MAX_ALL_PLANS:
+            if length <= MAX_PLAN_BYTES and self._reports._plans < MAX_ALL_PLANS:
                 if len(self._plans) >= MAX_PLANS:
                     self._reports._plans -= len(self._plans)
                     self._plans.clear()

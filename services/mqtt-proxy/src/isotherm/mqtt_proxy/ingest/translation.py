@@ -25,7 +25,6 @@ from isotherm.mqtt_proxy.ingest.headers import (
 from isotherm.mqtt_proxy.ingest.plain_route import Encode, PlainRoute, plain_route
 from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, Headers, ProducerRecord, headers_bytes
 from isotherm.mqtt_proxy.ingest.routes import ResolvedRoute, Router
-from isotherm.mqtt_proxy.ingest.sequences import SequenceGenerator
 from isotherm.servicekit.avro import WireFormatError
 from isotherm.servicekit.throttling.rates import Rate, TokenBucket
 
@@ -83,9 +82,9 @@ class IngestContext:
     def headers(self, publish: Publish) -> tuple[Headers, int]:
         """Return the Kafka headers of a publish and the bytes that they take with each record.
 
-        The caller must not change the list: the next publish to the same topic shares it.
+        The caller must not change the list: the next publish to the same topic shares it. A long topic is not kept.
         """
-        if publish.properties or publish.retain or publish.dup:
+        if publish.properties or publish.retain or publish.dup or len(publish.topic) > _MAX_TOPIC_CHARS:
             headers = publish_headers(publish, self.client_id, self.username)
             return headers, headers_bytes(headers)
         key = (publish.topic, publish.qos)
@@ -150,7 +149,7 @@ class Translator:
         self._encoders = encoders
         self._rules = rules
         self._is_bound = rules.device_id != "payload"
-        self._sequences = SequenceGenerator(rules.process)
+        self._sequences = payloads.SequenceGenerator(rules.process)
         self.take_sequences = self._sequences.take
         self._dead_letters = TokenBucket(rules.dead_letters, 0.0) if rules.dead_letters else None
         self._dead_letter_headers: Headers = [

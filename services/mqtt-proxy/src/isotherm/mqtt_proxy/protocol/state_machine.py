@@ -67,6 +67,9 @@ _OPTIONAL_PROPERTIES = (
 )
 """Properties that a CONNACK leaves out when it is too large. Every SUBSCRIBE is refused anyway."""
 
+_ALIAS_CHARS = 1_024
+"""Mean length to which the topics of all aliases may come; `limits.topic_bytes` is as much."""
+
 # In Python 3.11 the access to an enum member is a function call, which slows the path of every publish.
 _NEW, _CONNECTED = ConnectionState.NEW, ConnectionState.CONNECTED
 
@@ -98,6 +101,7 @@ class ServerProtocol:
         self.topic_of = decode_any_topic if allow_control_characters else decode_topic
         self._topic_alias_maximum = topic_alias_maximum
         self._aliases: dict[int, str] = {}
+        self._alias_chars = 0
         self._data = b""
         self._at = 0
         # An incomplete packet, and how many bytes it needs at least before it can be decoded.
@@ -318,6 +322,9 @@ class ServerProtocol:
         if not 0 < alias <= self._topic_alias_maximum:
             raise PacketError(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias}")
         if publish.topic:
+            self._alias_chars += len(publish.topic) - len(self._aliases.get(alias, ""))
+            if self._alias_chars > self._topic_alias_maximum * _ALIAS_CHARS:
+                raise PacketError(Reason.QUOTA_EXCEEDED, "the topics of all aliases are too long")
             self._aliases[alias] = publish.topic
             return publish
         topic = self._aliases.get(alias)

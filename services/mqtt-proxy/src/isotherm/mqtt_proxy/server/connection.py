@@ -135,8 +135,8 @@ class Connection(asyncio.BufferedProtocol):
             self.pump()
 
     def eof_received(self) -> bool:
-        """Keep the socket open while events are held, among which a DISCONNECT may be."""
-        self._at_eof = bool(self._held) and not self.ended
+        """Keep the socket open while bytes or events wait to be handled, among which a DISCONNECT may be."""
+        self._at_eof = (self._paused or bool(self._held)) and not self.ended
         return self._at_eof
 
     def pause_writing(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from isotherm.mqtt_proxy.ingest.sequences import SequenceGenerator
+from isotherm.payloads import SequenceGenerator
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 3)), max_size=60))
