@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,8 +15,10 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given, settings
 from mqtt_packets import packet, publish_packet
 from mqtt_plain_world import PlainWorld
+from structlog.testing import capture_logs
 
 from isotherm.mqtt_proxy.codec.packets import PINGREQ
+from isotherm.mqtt_proxy.hotpath import plain_ingest
 
 TIMED_OUT, TOO_LARGE = KafkaError._MSG_TIMED_OUT, KafkaError.MSG_SIZE_TOO_LARGE
 TOPIC = "devices/attic/temperature"
@@ -157,6 +160,14 @@ def test_the_compiled_way_is_taken(loop: asyncio.AbstractEventLoop) -> None:
 
 def test_without_it_nothing_is_compiled(loop: asyncio.AbstractEventLoop) -> None:
     assert PlainWorld(loop, is_compiled=False).plain is None
+
+
+def test_a_module_that_is_not_built_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ISOTHERM_PURE_PYTHON", raising=False)
+    monkeypatch.setitem(sys.modules, "isotherm.mqtt_proxy.hotpath.plain_ingest", None)
+    with capture_logs() as logged:
+        assert plain_ingest(cast(Any, None)) is None
+    assert [(line["event"], line["log_level"]) for line in logged] == [("plain publishes are not compiled", "warning")]
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])

@@ -10,17 +10,23 @@ import os
 from typing import TYPE_CHECKING
 
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
+from isotherm.servicekit import logs
 
 if TYPE_CHECKING:
     from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
+
+_log = logs.logger(__name__)
 
 
 def plain_ingest(pipeline: IngestPipeline) -> PlainIngest | None:
     """Return the compiled way into `pipeline`; None when it is not built, or switched off."""
     if os.environ.get("ISOTHERM_PURE_PYTHON"):
+        _log.info("plain publishes are not compiled", reason="ISOTHERM_PURE_PYTHON is set")
         return None
     try:
         from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
-    except ImportError:
+    except ImportError as missing:
+        _log.warning("plain publishes are not compiled", reason=str(missing))
         return None
+    _log.info("plain publishes are compiled")
     return PlainIngest(pipeline)
