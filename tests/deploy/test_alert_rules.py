@@ -163,10 +163,17 @@ def test_a_system_that_is_gone_raises_every_alarm_of_absence(tmp_path: Path) -> 
     assert [alert for alert in missing if f"alertname: {alert}" not in found] == []
 
 
-def test_a_dead_letter_is_an_alarm_for_a_quarter_of_an_hour(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("counted", "alert"),
+    [
+        ('isotherm_mqtt_proxy_dead_letters_total{reason="x"', "IsothermMqttProxyDeadLetters"),
+        ('isotherm_coap_ingest_dropped_datagrams_total{socket="x"', "IsothermCoapIngestDropsDatagrams"),
+    ],
+)
+def test_a_loss_is_an_alarm_for_a_quarter_of_an_hour(tmp_path: Path, counted: str, alert: str) -> None:
     series = at_rest()
-    (counter,) = [one for one in series if one.startswith('isotherm_mqtt_proxy_dead_letters_total{reason="x"')]
+    (counter,) = [one for one in series if one.startswith(counted)]
     series[counter] = f"7x60 8x{MINUTES - 61}"
 
-    assert "alertname: IsothermMqttProxyDeadLetters" in evaluate(tmp_path, series, {}, [65])
+    assert f"alertname: {alert}" in evaluate(tmp_path, series, {}, [65])
     assert evaluate(tmp_path, series, {}, [55, 80]) == ""

@@ -189,8 +189,24 @@ def test_clients_reach_the_ports_of_the_mqtt_server(
     ]
     (policy,) = [one for one in objects if one["kind"] == "NetworkPolicy"]
     allowed = [[port["port"] for port in rule["ports"]] for rule in policy["spec"]["ingress"]]
+    (pod,) = pods(objects).values()
+    (container,) = pod["containers"]
+    assert [(port["name"], port["containerPort"]) for port in container["ports"]] == [("monitoring", 8080), *ports]
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    assert environment["ISOTHERM_MQTT_PROXY__WEBSOCKET__HOST"] == environment["ISOTHERM_MQTT_PROXY__LISTENER__HOST"]
     assert ports in served
-    assert [name for name, _ in ports] in allowed
+    assert allowed == [["monitoring"], [name for name, _ in ports]]
+    assert pod_problems("it", pod, once=False) == []
+    assert conform(objects) == ""
+
+
+def test_nobody_connects_to_a_bridge(folder: Path) -> None:
+    objects = charts.render(
+        folder / "mqtt-proxy", "--set", "settings.role=worker,settings.worker_group=mqtt,settings.websocket.port=9001"
+    )
+    opened = [port["name"] for one in objects if one["kind"] == "Service" for port in one["spec"]["ports"]]
+    (pod,) = pods(objects).values()
+    assert opened == ["monitoring"] == [port["name"] for port in pod["containers"][0]["ports"]]
 
 
 def test_the_umbrella_runs_as_soon_as_it_knows_who_may_come(folder: Path, tmp_path: Path) -> None:
@@ -419,6 +435,7 @@ def test_a_change_of_settings_rolls_the_pods(folder: Path, rendered: Callable[[s
         ("persisters.jobs[0].sink=cassandra", "/jobs/0/sink"),
         ("persisters.settings.writer=8", "writer"),
         ("mqtt-proxy.replicas=2", "an MQTT server is one pod"),
+        ("mqtt-proxy.settings.websocket.port=1883", "needs a port of its own"),
         ("console.ingress.enabled=true", "ingress.host says by which name"),
         ("aggregator.replicas=2", "replicas"),
     ],

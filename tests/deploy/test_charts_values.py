@@ -192,6 +192,8 @@ LISTENS_TO_ANYBODY = {
         (_at("aggregator/settings/slide_ms", 90_000), "leaves gaps between windows"),
         (_at("mqtt-proxy/image", {"tag": "latest"}), "mqtt-proxy: image.tag: 'latest' should not be valid"),
         (_at("mqtt-proxy/settings/routes", ""), "one of them must route publishes"),
+        (_at("mqtt-proxy/settings/websocket", {"port": "ws"}), "settings.websocket.port: 'ws' is not"),
+        (_at("mqtt-proxy/settings/websocket", {"port": 1883}), "websocket.port and listener.port are both 1883"),
         (_at("coap-ingest/sources/0/servers", ["http://a"]), "sources.0.servers.0: 'http://a' does not match"),
         (_at("coap-ingest/sources/0/listen", {}), "coap-ingest: sources.0: "),
         (_at("coap-ingest/sources", [LISTENS_TO_ANYBODY]), "coap-ingest: any: connect.coap.listen: 'coap://0.0.0.0:5683'"),

@@ -127,6 +127,12 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "0m",
         ),
         Rule(
+            "CoapIngestDropsDatagrams",
+            _grows(f"{_COAP}dropped_datagrams_total", "job, socket"),
+            "The receive buffer of {{ $labels.socket }} is full: the system drops datagrams.",
+            "0m",
+        ),
+        Rule(
             "CoapIngestDeadLetters",
             _grows(f"{_COAP}dead_letters_total", "job, connector, reason"),
             "Payloads for {{ $labels.connector }} become dead-letter records: {{ $labels.reason }}.",

@@ -19,6 +19,7 @@ from mqtt_plain_world import PlainWorld
 from structlog.testing import capture_logs
 
 from isotherm.mqtt_proxy.codec.packets import PINGREQ
+from isotherm.mqtt_proxy.hotpath import plain_ingest
 
 TIMED_OUT, TOO_LARGE = KafkaError._MSG_TIMED_OUT, KafkaError.MSG_SIZE_TOO_LARGE
 TOPIC = "devices/attic/temperature"
@@ -159,15 +160,17 @@ def test_the_compiled_way_is_taken(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def test_without_it_nothing_is_compiled(loop: asyncio.AbstractEventLoop) -> None:
-    with capture_logs() as logs:
+    with capture_logs() as logged:
         assert PlainWorld(loop, is_compiled=False).plain is None
-    assert logs == []
+    assert [(line["event"], line["log_level"]) for line in logged] == [("plain publishes are not compiled", "info")]
 
 
-def test_code_that_cannot_be_imported_is_logged(loop: asyncio.AbstractEventLoop) -> None:
-    with capture_logs() as logs, patch.dict(sys.modules, {"isotherm.mqtt_proxy.hotpath.plain_ingest": None}):
-        assert PlainWorld(loop, is_compiled=True).plain is None
-    assert [log["log_level"] for log in logs] == ["warning"]
+def test_a_module_that_is_not_built_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ISOTHERM_PURE_PYTHON", raising=False)
+    monkeypatch.setitem(sys.modules, "isotherm.mqtt_proxy.hotpath.plain_ingest", None)
+    with capture_logs() as logged:
+        assert plain_ingest(cast(Any, None)) is None
+    assert [(line["event"], line["log_level"]) for line in logged] == [("plain publishes are not compiled", "warning")]
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])

@@ -9,15 +9,15 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 from mqtt_plain_world import NOW_MS, ROUTES, TARGETS
+from mqtt_rules import UNITS, ingest_rules
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.hotpath.compiled import FieldNames, ReadingEncoder
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes, regex_routes
-from isotherm.mqtt_proxy.ingest.translation import IngestContext, IngestRules, Translator
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
 from isotherm.mqtt_proxy.service import READING
 from isotherm.servicekit.avro import encoder
 
-UNITS = {"temperature": "Cel", "brightness": "lx"}
 ENCODE = encoder(READING, 7)
 CONTEXT = IngestContext("client", NOW_MS, "attic")
 
@@ -29,19 +29,10 @@ COMPILED_ROUTES = [
 
 
 def translator(**rules: Any) -> Translator:
-    defaults: dict[str, Any] = {
-        "units": UNITS,
-        "dead_letter_topic": "dead",
-        "connector": "mqtt-proxy",
-        "ordinal": 3,
-        "drop_unrouted": False,
-        "topic_bytes": 1_000,
-        "readings_per_publish": 5,
-    }
     return Translator(
         Router(COMPILED_ROUTES, first_match_only=False),
         dict.fromkeys(TARGETS, ENCODE),
-        IngestRules(**defaults | rules),
+        ingest_rules(topic_bytes=1_000, **rules),
     )
 
 

@@ -12,12 +12,13 @@ from google.protobuf import (  # type: ignore[import-untyped]  # it ships no typ
     descriptor_pool,
     message_factory,
 )
+from mqtt_rules import ingest_rules
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.ingest.plain_route import Encode
 from isotherm.mqtt_proxy.ingest.routes import RouteError, Router, kcql_routes
-from isotherm.mqtt_proxy.ingest.translation import IngestContext, IngestRules, TranslatedPublish, Translator
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish, Translator
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 
@@ -57,10 +58,8 @@ def translate(routes: str, payload: bytes, **publish: Any) -> tuple[TranslatedPu
         return b"avro"
 
     encoders: dict[str, Encode] = {"readings": encode}
-    rules: dict[str, Any] = {"units": {"temperature": "Cel"}, "dead_letter_topic": "dead", "connector": "c"}
-    bounds: dict[str, Any] = {"ordinal": 0, "drop_unrouted": False, "topic_bytes": 100, "readings_per_publish": 5}
     compiled = kcql_routes(routes, device_level=None, metrics=frozenset())
-    of = Translator(Router(compiled, first_match_only=False), encoders, IngestRules(**rules, **bounds))
+    of = Translator(Router(compiled, first_match_only=False), encoders, ingest_rules())
     return of.translate(Publish("devices/d1/temperature", payload, 1, **publish), IngestContext("c", 1_000)), readings
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from mqtt_rules import ingest_rules
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
@@ -16,7 +17,7 @@ from isotherm.mqtt_proxy.ingest.plain_route import Encode
 from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, ProducerRecord, headers_bytes
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes, regex_routes
 from isotherm.mqtt_proxy.ingest.topic_encoders import MissingTopicError, TopicEncoders
-from isotherm.mqtt_proxy.ingest.translation import IngestContext, IngestRules, TranslatedPublish, Translator
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish, Translator
 from isotherm.servicekit.settings import SettingsError
 
 RAW = "INSERT INTO events SELECT * FROM devices/+/event WITHFORMAT RAW"
@@ -31,9 +32,7 @@ def translator(routes: str = RAW, *, regex: str = "", **rules: Any) -> Translato
     compiled = kcql_routes(routes, device_level=None, metrics=frozenset()) if routes else []
     compiled += regex_routes(regex, device_level=None, is_raw=True) if regex else []
     encoders: dict[str, Encode] = {"readings": _encode}
-    defaults: dict[str, Any] = {"units": {"event": "1"}, "dead_letter_topic": "dead", "connector": "c", "ordinal": 0}
-    bounds: dict[str, Any] = {"drop_unrouted": False, "topic_bytes": 100, "readings_per_publish": 5}
-    return Translator(Router(compiled, first_match_only=False), encoders, IngestRules(**(defaults | bounds | rules)))
+    return Translator(Router(compiled, first_match_only=False), encoders, ingest_rules(units={"event": "1"}, **rules))
 
 
 def translate(of: Translator, payload: bytes, username: str | None = None, **publish: Any) -> TranslatedPublish:

@@ -37,6 +37,7 @@ def problems(settings: Mapping[str, str]) -> str:
         ({"limits.bytes_per_client": "0:1"}, "expected n:seconds"),
         ({"invalid_publish": "ignore"}, "'dead-letter' or 'refuse'"),
         ({"tls.certfile": "/nowhere.pem"}, "tls.certfile"),
+        ({"websocket.port": "1883"}, "websocket.port and listener.port are both 1883"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, str], says: str) -> None:

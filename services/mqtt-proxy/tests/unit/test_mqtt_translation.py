@@ -11,6 +11,7 @@ import fastavro
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from mqtt_rules import UNITS, ingest_rules
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
@@ -24,7 +25,6 @@ from isotherm.mqtt_proxy.ingest.routes import (
 )
 from isotherm.mqtt_proxy.ingest.translation import (
     IngestContext,
-    IngestRules,
     TranslatedPublish,
     Translator,
     refusal_reason,
@@ -35,23 +35,12 @@ from isotherm.servicekit.avro import encoder, parse
 from isotherm.servicekit.throttling.rates import Rate
 
 READING = schema("SensorReading", 1)
-UNITS = {"temperature": "Cel", "brightness": "lx"}
 NOW_MS = 1_767_225_600_000
 
 
 def translator(routes: list[Route], **rules: Any) -> Translator:
-    encode = encoder(READING, 7)
-    defaults: dict[str, Any] = {
-        "units": UNITS,
-        "dead_letter_topic": "dead",
-        "connector": "mqtt-proxy",
-        "ordinal": 3,
-        "drop_unrouted": False,
-        "topic_bytes": 100,
-        "readings_per_publish": 5,
-    }
-    encoders = dict.fromkeys(("thermostat.data", "temperature", "brightness", "a_b"), encode)
-    return Translator(Router(routes, first_match_only=False), encoders, IngestRules(**(defaults | rules)))
+    encoders = dict.fromkeys(("thermostat.data", "temperature", "brightness", "a_b"), encoder(READING, 7))
+    return Translator(Router(routes, first_match_only=False), encoders, ingest_rules(**rules))
 
 
 def kcql(text: str, **rules: Any) -> Translator:

@@ -71,8 +71,7 @@ class Stack:
     def _make_kafka(self, runtime: Runtime, brokers: int, advertised: Sequence[int]) -> None:
         """Kafka, the schema registry and Kafka Connect."""
         ports = self.ports
-        pairs = [(ports.kafka, ports.kafka_controller)]
-        pairs += [(hold_free_port(), hold_free_port()) for _ in range(1, brokers)]
+        pairs = _pairs_of_ports((ports.kafka, ports.kafka_controller), brokers)
         found_at = advertised or [port for port, _ in pairs]
         cluster = [NodePorts(*pair, found_at[number]) for number, pair in enumerate(pairs)]
         self.kafka_cluster = KafkaCluster(
@@ -94,8 +93,7 @@ class Stack:
     def _make_stores(self, runtime: Runtime, nodes: Nodes) -> None:
         """Elasticsearch and Cassandra."""
         ports = self.ports
-        pairs = [(ports.elasticsearch, ports.elasticsearch_transport)]
-        pairs += [(hold_free_port(), hold_free_port()) for _ in range(1, nodes.elasticsearch)]
+        pairs = _pairs_of_ports((ports.elasticsearch, ports.elasticsearch_transport), nodes.elasticsearch)
         self.elasticsearch_cluster = ElasticsearchCluster(
             Elasticsearch(
                 self.folder / _numbered("elasticsearch", number),
@@ -187,3 +185,8 @@ def stop_all(servers: Iterable[Server]) -> None:
 def _numbered(product: str, number: int) -> str:
     """Return the name of a node and of its folder."""
     return product if number == 1 else f"{product}-{number}"
+
+
+def _pairs_of_ports(first: tuple[int, int], nodes: int) -> list[tuple[int, int]]:
+    """Return two ports for each node of a cluster: the given ones for the first node, free ones for the others."""
+    return [first, *((hold_free_port(), hold_free_port()) for _ in range(1, nodes))]

@@ -355,6 +355,9 @@ class ProxySettings(HostSettings):
                 "allow_anonymous is false, and neither password_file nor tls.cafile is set, so no client could ever "
                 "connect; set allow_anonymous=true, password_file, or tls.cafile for client certificates"
             )
+        if self.role == "server" and self.websocket.port and self.websocket.port == self.listener.port:
+            # With several processes (SO_REUSEPORT) both listen there, and the system spreads connections over them.
+            raise ValueError(f"websocket.port and listener.port are both {self.listener.port}; each needs its own")
         if self.tls.use_identity_as_username and self.tls.cafile is None:
             raise ValueError("tls.use_identity_as_username needs tls.cafile: without it no client shows a certificate")
         if self.tls.use_identity_as_username and self.password_file is not None:

@@ -21,11 +21,13 @@ _log = logs.logger(__name__)
 def plain_ingest(pipeline: IngestPipeline) -> PlainIngest | None:
     """Return the compiled way into `pipeline`; None when it is not built, or switched off."""
     if os.environ.get("ISOTHERM_PURE_PYTHON"):
+        _log.info("plain publishes are not compiled", reason="ISOTHERM_PURE_PYTHON is set")
         return None
     try:
         from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
     except ImportError as error:
         # Nothing else shows it: an image without the compiled code would only be several times as slow.
-        _log.warning("the compiled code cannot be imported; all publishes take the slow way", reason=str(error))
+        _log.warning("plain publishes are not compiled", reason=str(error))
         return None
+    _log.info("plain publishes are compiled")
     return PlainIngest(pipeline)

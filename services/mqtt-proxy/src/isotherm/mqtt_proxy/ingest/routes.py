@@ -84,14 +84,12 @@ class Router:
     @property
     def targets(self) -> tuple[str, ...]:
         """The Kafka topics of readings that the routes name, each once."""
-        named = (route.target for route in self.routes if not route.is_raw)
-        return tuple(dict.fromkeys(target for target in named if target is not None))
+        return self._targets(is_raw=False)
 
     @property
     def raw_targets(self) -> tuple[str, ...]:
         """The Kafka topics of the raw routes, each once."""
-        named = (route.target for route in self.routes if route.is_raw)
-        return tuple(dict.fromkeys(target for target in named if target is not None))
+        return self._targets(is_raw=True)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -103,6 +101,10 @@ class Router:
     def has_dynamic_targets(self) -> bool:
         """Whether a route takes its Kafka topic from each record."""
         return any(route.target is None for route in self.routes)
+
+    def _targets(self, *, is_raw: bool) -> tuple[str, ...]:
+        named = (route.target for route in self.routes if route.is_raw == is_raw)
+        return tuple(dict.fromkeys(target for target in named if target is not None))
 
     def _resolve(self, topic: str) -> tuple[ResolvedRoute, ...]:
         found = []
