@@ -48,6 +48,17 @@ def test_results_accumulate_by_world_commit_and_seeds() -> None:
     assert [next_seed(recorded, world) for world in ("persisters", "connectors", "another")] == [160, 10, 0]
 
 
+def test_parts_of_a_campaign_add_up_to_its_hours_and_keep_the_seeds_with_a_finding() -> None:
+    recorded = ""
+    for first in range(0, 400, 20):
+        found = (first + 7,) if first in (40, 380) else ()
+        part = result("mqtt", first, first + 19, hours=0.04, cpu_s=0.4, findings=len(found), found=found)
+        recorded = added(recorded, part)
+    (one,) = read(recorded)
+    assert (round(one.hours, 4), round(one.cpu_s, 4)) == (0.8, 8.0)
+    assert (one.findings, one.found) == (2, (47, 387))
+
+
 @pytest.mark.parametrize("world", ["persisters", "connectors"])
 def test_a_scenario_has_the_same_trace_in_every_process(world: str) -> None:
     """The order of sets of texts differs from process to process, unless PYTHONHASHSEED says otherwise."""
