@@ -14,7 +14,7 @@ import pytest
 
 from isotherm.proofs.__main__ import main
 from isotherm.proofs.faults import command, plan
-from isotherm.proofs.faults.command import next_seed, result_line
+from isotherm.proofs.faults.command import Happened, next_seed, result_line
 from isotherm.proofs.faults.plan import Fault, make_plan
 from isotherm.proofs.faults.relay import Relay, Relays
 from isotherm.stack.ports import LOOPBACK, hold_free_port, release
@@ -48,9 +48,10 @@ def test_at_most_one_broker_and_one_member_have_a_fault_at_a_time() -> None:
 
 def test_the_line_of_a_run_has_its_seed_faults_and_verdict() -> None:
     faults = [Fault(1.0, plan.KILL, "kafka", 2.0), Fault(3.0, plan.KILL, "registry", 2.0)]
-    line = result_line(3, 300.0, faults, Counter({"alerts": 2}), "clean", "abc")
-    assert line.endswith("commit=abc seed=3 seconds=300 kill=2 ended=alerts:2 history=clean\n")
-    both = result_line(12, 60.0, [], Counter(), "clean", "abc") + line
+    happened = Happened(faults, [Fault(5.0, plan.FULL_DISK, "kafka-3", 2.0)], Counter({"alerts": 2}))
+    line = result_line(3, 300.0, happened, "clean", "abc")
+    assert line.endswith("commit=abc seed=3 seconds=300 kill=2 left-out=full-disk:1 ended=alerts:2 history=clean\n")
+    both = result_line(12, 60.0, Happened(), "clean", "abc") + line
     assert [next_seed(recorded) for recorded in ("", line, both)] == [0, 4, 13]
 
 
