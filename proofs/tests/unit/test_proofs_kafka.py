@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import cast
 
 import pytest
 from confluent_kafka import Consumer as RealConsumer
@@ -14,7 +15,7 @@ from isotherm.proofs.kafka.assignment import assign
 from isotherm.proofs.kafka.clients.connection import Connection
 from isotherm.proofs.kafka.clients.thread_clients import Consumer
 from isotherm.proofs.kafka.cluster import Cluster
-from isotherm.proofs.kafka.groups import CommittedOffset
+from isotherm.proofs.kafka.groups import CommittedOffset, GroupCoordinator, Joined, Subscription
 from isotherm.proofs.kafka.log import Batch, PartitionLog, Payload
 from isotherm.proofs.kafka.network import Network
 from isotherm.proofs.kafka.refusal import RefusedError
@@ -133,6 +134,27 @@ def test_the_assignor_is_balanced_and_gives_a_partition_away_only_after_its_owne
     second = assign(topics, first, {"t": 4})
     assert second["a"] == first["a"]
     assert len(second["b"]) == 2
+
+
+def test_a_member_that_waits_for_its_assignment_keeps_its_session() -> None:
+    run = Simulation(1)
+    groups = GroupCoordinator(run, lambda: {"t": 2})
+    groups.initial_delay_ms = 0.0
+    joined: list[object] = []
+    for name, session_ms in (("leader", 45_000.0), ("other", 10_000.0)):
+        subscription = Subscription(name, frozenset({"t"}), frozenset(), session_ms, 60_000.0)
+        groups.join("g", "", subscription, joined.append)
+    run.run(1.0)
+    members = [one.member for one in joined if isinstance(one, Joined)]
+    assigned: list[object] = []
+    groups.sync("g", members[1], 1, assigned.append)
+    run.run(40_000.0)
+    groups.sync("g", members[0], 1, assigned.append)
+    assert sorted(map(len, cast("list[frozenset[object]]", assigned))) == [1, 1]
+    run.run(49_000.0)
+    groups.heartbeat("g", members[1], 1)
+    run.run(60_000.0)
+    assert code_of(lambda: groups.heartbeat("g", members[1], 1)) == KafkaError.UNKNOWN_MEMBER_ID
 
 
 class Reader:
