@@ -17,7 +17,7 @@ from isotherm.proofs.kafka.clients.thread_clients import Consumer
 from isotherm.proofs.kafka.cluster import Cluster
 from isotherm.proofs.kafka.groups import CommittedOffset, GroupCoordinator, Joined, Subscription
 from isotherm.proofs.kafka.log import Batch, PartitionLog, Payload
-from isotherm.proofs.kafka.network import Network
+from isotherm.proofs.kafka.network import Network, acknowledged
 from isotherm.proofs.kafka.refusal import RefusedError
 from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.simulation import Process, Simulation
@@ -155,6 +155,23 @@ def test_a_member_that_waits_for_its_assignment_keeps_its_session() -> None:
     groups.heartbeat("g", members[1], 1)
     run.run(60_000.0)
     assert code_of(lambda: groups.heartbeat("g", members[1], 1)) == KafkaError.UNKNOWN_MEMBER_ID
+
+
+def test_a_frozen_broker_executes_some_requests_after_their_time_outs() -> None:
+    executed = []
+    for seed in range(20):
+        run = Simulation(seed)
+        network, times_ms, answers = Network(run), list[float](), list[object]()
+        network.of(0).is_frozen = True
+        request = acknowledged(partial(lambda times_ms, run: times_ms.append(run.now_ms), times_ms, run))
+        network.send("process/client", 0, request, answers.append, 5_000.0)
+        run.run(30_000.0)
+        assert [str(one) for one in answers] == ["timed out"]
+        assert not times_ms
+        network.of(0).is_frozen = False
+        run.run(60_000.0)
+        executed.append(len(times_ms))
+    assert set(executed) == {0, 1}
 
 
 class Reader:
