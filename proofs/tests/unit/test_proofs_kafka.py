@@ -112,6 +112,28 @@ def test_a_late_end_of_a_transaction_ends_the_next_one_of_the_same_epoch() -> No
     assert values(cluster.log_of(("t", 0))) == [b"first", b"unfinished"]
 
 
+def test_the_partitions_of_a_transaction_get_their_markers_one_by_one() -> None:
+    run = Simulation(1)
+    cluster = Cluster(run)
+    cluster.create_topic("t", 2)
+    one = cluster.transactions.init_producer_id("id")
+    partitions = [("t", 0), ("t", 1)]
+    cluster.transactions.add_partitions("id", *one, set(partitions))
+    for partition in partitions:
+        cluster.produce(partition, batch(b"v", producer=one[0], open_=True))
+    cluster.transactions.end("id", *one, is_commit=True)
+    seen = []
+    for _ in range(100):
+        run.run(run.now_ms + 0.5)
+        seen.append(sum(len(values(cluster.log_of(partition))) for partition in partitions))
+        if seen[-1] < 2:
+            again = lambda: cluster.transactions.init_producer_id("id")  # noqa: E731
+            assert code_of(again) == KafkaError.CONCURRENT_TRANSACTIONS
+    assert seen == sorted(seen)
+    assert set(seen) == {0, 1, 2}
+    assert cluster.transactions.init_producer_id("id") > one
+
+
 def test_a_transaction_times_out() -> None:
     run = Simulation(1)
     cluster = Cluster(run)
