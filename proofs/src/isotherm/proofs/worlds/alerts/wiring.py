@@ -40,8 +40,6 @@ SCHEMAS: dict[int, Mapping[str, Any]] = {
     4: isotherm.schemas.schema("DeviceState", 2),
 }
 _REGISTRY = Registry(SCHEMAS)
-_DIRECTORY = f"{tempfile.gettempdir()}/isotherm-simulated-alerts"
-"""Faust makes its directory, and writes nothing there while its tables are in memory."""
 ENCODERS = {schema["name"]: _REGISTRY.encoder("", schema) for schema in SCHEMAS.values()}
 
 
@@ -144,12 +142,14 @@ def wired(
         f"{service.__name__}:Reporter": _Inert,
         "isotherm.alerts.stream.topic_setup:_ensure": lambda *_: None,
         "isotherm.alerts.stream.topic_setup:ensure_topic": lambda *_: None,
-        "isotherm.alerts.stream.faust_app:tempfile": SimpleNamespace(mkdtemp=lambda prefix: _DIRECTORY),
+        "isotherm.alerts.stream.faust_app:tempfile": SimpleNamespace(mkdtemp=lambda prefix: directory),
         "aiokafka.client:create_conn": connector(connection_of),
         "mode.threads:asyncio": SimpleNamespace(**{**vars(asyncio), "new_event_loop": _new_event_loop}),
     }
     quiet = logging.root.manager.disable
     with (
+        # Faust makes its directory, and writes nothing there while its tables are in memory.
+        tempfile.TemporaryDirectory(prefix="isotherm-simulated-alerts-") as directory,
         simulated_modules(_MODULES, replaced),
         patch.object(Backoff, "next_ms", _next_ms),
         patch("mode.threads.ServiceThread.Worker", LoopThread),
