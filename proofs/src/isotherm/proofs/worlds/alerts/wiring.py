@@ -30,7 +30,6 @@ from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.event_loop import VirtualEventLoop
 from isotherm.proofs.kernel.patching import simulated_modules
 from isotherm.proofs.worlds.registry import Registry
-from isotherm.servicekit.backoff import Backoff
 
 _MODULES = "isotherm.", "faust.", "mode.", "aiokafka."
 SCHEMAS: dict[int, Mapping[str, Any]] = {
@@ -101,12 +100,6 @@ def _new_event_loop() -> VirtualEventLoop:
     return loop.beside()
 
 
-def _next_ms(backoff: Backoff) -> float:
-    ceiling = min(backoff.cap_ms, backoff.base_ms * 2 ** min(backoff.failures, 63))
-    backoff.failures += 1
-    return max(backoff.floor_ms, stand_ins.simulation().random.uniform(0.0, ceiling))
-
-
 @contextmanager
 def wired(
     connection_of: Callable[[str], Connection], loop: Callable[[], VirtualEventLoop], step: Callable[[str], None]
@@ -151,7 +144,6 @@ def wired(
         # Faust makes its directory, and writes nothing there while its tables are in memory.
         tempfile.TemporaryDirectory(prefix="isotherm-simulated-alerts-") as directory,
         simulated_modules(_MODULES, replaced),
-        patch.object(Backoff, "next_ms", _next_ms),
         patch("mode.threads.ServiceThread.Worker", LoopThread),
         patch("mode.threads.ServiceThread._keepalive2", _no_keepalive),
         patch("mode.threads.ServiceThread.on_crash", lambda *_, **__: None),
