@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import socket
 import threading
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +127,22 @@ def test_a_relay_that_is_cut_resets_old_and_new_connections_until_it_heals(relay
         _ask(client)
     faulty.heal()
     with closing(connect(port)) as client:
+        _ask(client)
+
+
+def test_a_connection_that_is_being_made_is_cut_too(
+    relay: tuple[int, Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, faulty = relay
+    connect_to_server = asyncio.open_connection
+
+    async def connect_and_cut(host: str, server_port: int) -> Any:
+        made = await connect_to_server(host, server_port)
+        faulty._cut()
+        return made
+
+    monkeypatch.setattr(asyncio, "open_connection", connect_and_cut)
+    with closing(connect(port)) as client, pytest.raises(OSError, match=r"reset|closed"):
         _ask(client)
 
 

@@ -102,6 +102,11 @@ class Relay:
             writer.transport.abort()
             return
         pair = {writer, server_writer}
+        if self._is_cut:
+            # Since the client came, while the server was asked.
+            for one in pair:
+                one.transport.abort()
+            return
         self._writers |= pair
         for source, sink in ((reader, server_writer), (server_reader, writer)):
             pump = self._loop.create_task(self._pump(source, sink))
