@@ -84,7 +84,7 @@ def test_a_campaign_that_ran_nothing_is_a_finding(
             (folder / "executions").write_text(executions)
         return CompletedProcess(command, code)
 
-    monkeypatch.setattr(campaign.subprocess, "run", run)
+    monkeypatch.setattr("subprocess.run", run)
     outcome = campaign.fuzz(TARGETS["kcql"], 0.1, SEED, guided=False)
     assert outcome.executions == int(executions or 0)
     assert len(outcome.findings) == findings
