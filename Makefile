@@ -119,7 +119,7 @@ faults: setup ## Run the long fault tests, keep the output in docs/results/fault
 	@tools/record-results docs/results/faults.txt $(PYTEST) --no-header -v -n $(or $(PROCESSES),2) --no-loadscope-reorder --durations=0 --durations-min=20 -m "faults and long"
 
 simulate: setup ## Run worlds from seeds, keep the results: make simulate SEEDS=500, W=persisters, or HOURS=100
-	@$(BIN)/python -m isotherm.proofs simulate --record $(if $(HOURS),--hours $(HOURS),--seeds $(or $(SEEDS),100)) --processes $(or $(PROCESSES),2) $(if $(W),--world $(W))
+	@$(BIN)/python -m isotherm.proofs simulate --record $(if $(HOURS),--hours $(HOURS),--seeds $(or $(SEEDS),100)) --processes $(or $(PROCESSES),2) $(addprefix --world ,$(W))
 
 fault-runs: setup ## Random faults on real servers, three brokers among them: the next seeds, RUNS=1 of SECONDS=300; adds to docs/results/fault-runs.txt
 	@JAVA_HOME="$$($(STACK) java-home)" $(BIN)/python -m isotherm.proofs faults --record --runs $(or $(RUNS),1) --seconds $(or $(SECONDS),300)
