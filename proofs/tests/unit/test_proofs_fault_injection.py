@@ -42,6 +42,8 @@ class ModelServer:
     def pause(self) -> None:
         raise PermissionError("not mine")
 
+    def resume(self) -> None: ...
+
     def wait_ready(self) -> None: ...
 
 

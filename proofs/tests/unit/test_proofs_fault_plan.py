@@ -130,9 +130,7 @@ def test_a_relay_that_is_cut_resets_old_and_new_connections_until_it_heals(relay
         _ask(client)
 
 
-def test_a_connection_that_is_being_made_is_cut_too(
-    relay: tuple[int, Relay], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_is_being_made_is_cut_too(relay: tuple[int, Relay], monkeypatch: pytest.MonkeyPatch) -> None:
     port, faulty = relay
     connect_to_server = asyncio.open_connection
 

@@ -61,7 +61,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     if os.environ.get("PYTHONHASHSEED", "random") == "random":
         # Faust and aiokafka iterate over sets of texts: with another order a seed would be another run.
         command = [sys.executable, "-m", "isotherm.proofs", *sys.argv[1:]]
-        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - this program again
     names: Sequence[str] = arguments.world or list(WORLDS)
     if arguments.replay:
         return _replay(world_of(names[0]), Scenario.decoded(arguments.replay))

@@ -39,6 +39,8 @@ SCHEMAS: dict[int, Mapping[str, Any]] = {
     4: isotherm.schemas.schema("DeviceState", 2),
 }
 _REGISTRY = Registry(SCHEMAS)
+_DIRECTORY = "isotherm-simulated-alerts-"
+"""How the name of Faust's directory begins. Faust writes nothing there while its tables are in memory."""
 ENCODERS = {schema["name"]: _REGISTRY.encoder("", schema) for schema in SCHEMAS.values()}
 
 
@@ -122,6 +124,7 @@ def wired(
 
     ReportSignal.loop = staticmethod(loop)
     clients, delivery = "isotherm.servicekit.kafka.clients", "isotherm.servicekit.producer.delivery"
+    directory: str
     replaced: dict[str, Any] = {
         f"{clients}:Producer": producer,
         f"{clients}:Consumer": lambda config: Consumer(client(config), run, config),
@@ -141,8 +144,7 @@ def wired(
     }
     quiet = logging.root.manager.disable
     with (
-        # Faust makes its directory, and writes nothing there while its tables are in memory.
-        tempfile.TemporaryDirectory(prefix="isotherm-simulated-alerts-") as directory,
+        tempfile.TemporaryDirectory(prefix=_DIRECTORY) as directory,
         simulated_modules(_MODULES, replaced),
         patch("mode.threads.ServiceThread.Worker", LoopThread),
         patch("mode.threads.ServiceThread._keepalive2", _no_keepalive),
