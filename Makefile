@@ -119,12 +119,10 @@ faults: setup ## Run the long fault tests, keep the output in docs/results/fault
 	@tools/record-results docs/results/faults.txt $(PYTEST) --no-header -v -n $(or $(PROCESSES),2) --no-loadscope-reorder --durations=0 --durations-min=20 -m "faults and long"
 
 simulate: setup ## Run worlds from seeds, keep the results: make simulate SEEDS=500, W=persisters, or HOURS=100
-	@$(BIN)/python -m isotherm.proofs simulate --record $(if $(HOURS),--hours $(HOURS),--seeds $(or $(SEEDS),100)) --processes $(or $(PROCESSES),2) $(if $(W),--world $(W))
+	@$(BIN)/python -m isotherm.proofs simulate --record $(if $(HOURS),--hours $(HOURS),--seeds $(or $(SEEDS),100)) --processes $(or $(PROCESSES),2) $(addprefix --world ,$(W))
 
 fault-runs: setup ## Random faults on real servers, three brokers among them: the next seeds, RUNS=1 of SECONDS=300; adds to docs/results/fault-runs.txt
-	@code=0; for run in $$(seq $(or $(RUNS),1)); do \
-		JAVA_HOME="$$($(STACK) java-home)" $(BIN)/python -m isotherm.proofs faults --record --seconds $(or $(SECONDS),300) || code=$$?; \
-	done; exit $$code
+	@JAVA_HOME="$$($(STACK) java-home)" $(BIN)/python -m isotherm.proofs faults --record --runs $(or $(RUNS),1) --seconds $(or $(SECONDS),300)
 
 PROOFS := simulate fuzz contracts-mutations mutations fault-runs
 prove: setup ## Run the long proofs, or P="simulate fuzz": SEEDS=500 of each world, FUZZ_SECONDS=60 of each parser, FAULT_RUNS=3 of FAULT_SECONDS=300

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
-from isotherm.proofs.fuzzing import corpus, results
+from isotherm.proofs.fuzzing import campaign, corpus, results
 from isotherm.proofs.fuzzing.catalog import TARGETS
 from isotherm.proofs.fuzzing.minimisation import minimised
 from isotherm.proofs.fuzzing.mutation import mutations
@@ -71,6 +72,22 @@ def test_a_minimised_corpus_runs_the_same_lines() -> None:
     kept = minimised(make, [b"", b"a", b"ab", b"{}", b"{x", b"{xyz", b"{+"], package=__name__)
     assert kept == [b"", b"{+", b"{}"]
     assert minimised(make, kept, package=__name__) == kept
+
+
+@pytest.mark.parametrize(("executions", "code", "findings"), [("9", 0, 0), ("9", 1, 1), (None, 0, 1)])
+def test_a_campaign_that_ran_nothing_is_a_finding(
+    executions: str | None, code: int, findings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: Sequence[str], **_: object) -> CompletedProcess[bytes]:
+        folder = Path(command[-2])
+        if executions is not None:
+            (folder / "executions").write_text(executions)
+        return CompletedProcess(command, code)
+
+    monkeypatch.setattr("subprocess.run", run)
+    outcome = campaign.fuzz(TARGETS["kcql"], 0.1, SEED, guided=False)
+    assert outcome.executions == int(executions or 0)
+    assert len(outcome.findings) == findings
 
 
 def test_results_add_up_by_target_and_commit(tmp_path: Path) -> None:

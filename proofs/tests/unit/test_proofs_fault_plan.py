@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import socket
 import threading
@@ -9,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from isotherm.proofs.__main__ import main
 from isotherm.proofs.faults import command, plan
-from isotherm.proofs.faults.command import next_seed, result_line
+from isotherm.proofs.faults.command import Happened, next_seed, result_line
 from isotherm.proofs.faults.plan import Fault, make_plan
 from isotherm.proofs.faults.relay import Relay, Relays
 from isotherm.stack.ports import LOOPBACK, hold_free_port, release
@@ -48,9 +50,10 @@ def test_at_most_one_broker_and_one_member_have_a_fault_at_a_time() -> None:
 
 def test_the_line_of_a_run_has_its_seed_faults_and_verdict() -> None:
     faults = [Fault(1.0, plan.KILL, "kafka", 2.0), Fault(3.0, plan.KILL, "registry", 2.0)]
-    line = result_line(3, 300.0, faults, Counter({"alerts": 2}), "clean", "abc")
-    assert line.endswith("commit=abc seed=3 seconds=300 kill=2 ended=alerts:2 history=clean\n")
-    both = result_line(12, 60.0, [], Counter(), "clean", "abc") + line
+    happened = Happened(faults, [Fault(5.0, plan.FULL_DISK, "kafka-3", 2.0)], Counter({"alerts": 2}))
+    line = result_line(3, 300.0, happened, "clean", "abc")
+    assert line.endswith("commit=abc seed=3 seconds=300 kill=2 left-out=full-disk:1 ended=alerts:2 history=clean\n")
+    both = result_line(12, 60.0, Happened(), "clean", "abc") + line
     assert [next_seed(recorded) for recorded in ("", line, both)] == [0, 4, 13]
 
 
@@ -124,6 +127,20 @@ def test_a_relay_that_is_cut_resets_old_and_new_connections_until_it_heals(relay
         _ask(client)
     faulty.heal()
     with closing(connect(port)) as client:
+        _ask(client)
+
+
+def test_a_connection_that_is_being_made_is_cut_too(relay: tuple[int, Relay], monkeypatch: pytest.MonkeyPatch) -> None:
+    port, faulty = relay
+    connect_to_server = asyncio.open_connection
+
+    async def connect_and_cut(host: str, server_port: int) -> Any:
+        made = await connect_to_server(host, server_port)
+        faulty._cut()
+        return made
+
+    monkeypatch.setattr(asyncio, "open_connection", connect_and_cut)
+    with closing(connect(port)) as client, pytest.raises(OSError, match=r"reset|closed"):
         _ask(client)
 
 

@@ -16,7 +16,7 @@ from isotherm.proofs.history.checking.checker import ANOMALIES, check
 from isotherm.proofs.history.checking.verdict import Verdict
 from isotherm.proofs.history.format import HistoryError
 from isotherm.proofs.history.report import lines_of
-from isotherm.proofs.history.seeding.generator import Line, generate
+from isotherm.proofs.history.seeding.generator import GROUPS, TABLE, Line, generate
 from isotherm.proofs.history.seeding.seeded_faults import FAULTS, History
 
 SEEDS = range(8)
@@ -97,13 +97,23 @@ def test_passes_over_shards_of_keys_find_the_same(name: str, seed: int, shards: 
     assert whole.judged == parts.judged
 
 
-@pytest.mark.parametrize("event", ["topic-end", "store-end", "clients-end", "drained"])
+@pytest.mark.parametrize("event", ["topic-end", "store-end", "clients-end", "drained", "offset"])
 def test_an_incomplete_history_is_not_clean(event: str, tmp_path: Path) -> None:
     lines = [line for line in generated(1) if line["event"] != event]
     verdict = judged(lines, tmp_path)
     assert not verdict.counts, told(verdict)
     assert verdict.unjudged
     assert not verdict.clean
+
+
+def test_a_task_that_came_to_a_stand_is_not_clean(tmp_path: Path) -> None:
+    history = History(generated(1), 1)
+    stopped = [one for one in history.all("offset", group=GROUPS[TABLE]) if one["offset"] > 5]
+    assert stopped
+    history.drop(*stopped, *history.all("row", store=TABLE))
+    verdict = judged(history.lines, tmp_path)
+    assert not verdict.clean
+    assert any(GROUPS[TABLE] in reason for reason in verdict.unjudged["offset-ahead-of-effect"])
 
 
 def test_windows_that_were_not_final_are_not_judged(tmp_path: Path) -> None:

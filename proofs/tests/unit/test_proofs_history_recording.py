@@ -7,20 +7,22 @@ import json
 import struct
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.error import HTTPError
 
 import fastavro
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
 from isotherm.proofs.history.format import COAP, MQTT, events
 from isotherm.proofs.history.recording.avro_values import AvroValues
 from isotherm.proofs.history.recording.clients import record_coap, record_mqtt
 from isotherm.proofs.history.recording.counters import record_counters
-from isotherm.proofs.history.recording.groups import counts_of
+from isotherm.proofs.history.recording.groups import OffsetSampler, counts_of
 from isotherm.proofs.history.recording.history_file import HistoryFile, plain
 from isotherm.proofs.history.recording.stores import RowWriter
 
@@ -104,6 +106,30 @@ def test_counts_come_from_the_metadata_of_offsets() -> None:
     assert counts == {"read": 5, "written": 2, "dead_lettered": 2, "filtered": 1, "skipped": 0}
     assert counts_of("") is None
     assert counts_of("[1]") is None
+
+
+def test_the_last_offsets_are_asked_for_until_nothing_changes(tmp_path: Path) -> None:
+    """A task commits a moment after its last row is there; a coordinator may not answer at once."""
+    answers: list[int | None] = [5, 5, None, 5, 7, 7, 7, 7, 9]
+
+    class Admin:
+        def list_consumer_group_offsets(self, _request: object, request_timeout: float) -> Any:
+            offset = answers.pop(0)
+            if offset is None:
+                raise KafkaException("no coordinator")
+            answer: Future[Any] = Future()
+            answer.set_result(ConsumerGroupTopicPartitions("g", [TopicPartition("t", 0, offset)]))
+            return {"g": answer}
+
+    sampler = OffsetSampler({}, ["g"], interval_s=0.001)
+    sampler._admin = cast(Any, Admin())
+    sampler._thread = threading.Thread(target=lambda: None)
+    sampler.start()
+    sampler.stop()
+    with HistoryFile(tmp_path / "history") as history:
+        sampler.write(history)
+    assert [line["offset"] for line in lines(tmp_path / "history")] == [5, 7]
+    assert answers == [9]
 
 
 def test_counters_of_several_labels_are_added(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import cast
 
 import pytest
 from confluent_kafka import Consumer as RealConsumer
@@ -14,9 +15,9 @@ from isotherm.proofs.kafka.assignment import assign
 from isotherm.proofs.kafka.clients.connection import Connection
 from isotherm.proofs.kafka.clients.thread_clients import Consumer
 from isotherm.proofs.kafka.cluster import Cluster
-from isotherm.proofs.kafka.groups import CommittedOffset
+from isotherm.proofs.kafka.groups import CommittedOffset, GroupCoordinator, Joined, Subscription
 from isotherm.proofs.kafka.log import Batch, PartitionLog, Payload
-from isotherm.proofs.kafka.network import Network
+from isotherm.proofs.kafka.network import Network, acknowledged
 from isotherm.proofs.kafka.refusal import RefusedError
 from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.simulation import Process, Simulation
@@ -111,6 +112,28 @@ def test_a_late_end_of_a_transaction_ends_the_next_one_of_the_same_epoch() -> No
     assert values(cluster.log_of(("t", 0))) == [b"first", b"unfinished"]
 
 
+def test_the_partitions_of_a_transaction_get_their_markers_one_by_one() -> None:
+    run = Simulation(1)
+    cluster = Cluster(run)
+    cluster.create_topic("t", 2)
+    one = cluster.transactions.init_producer_id("id")
+    partitions = [("t", 0), ("t", 1)]
+    cluster.transactions.add_partitions("id", *one, set(partitions))
+    for partition in partitions:
+        cluster.produce(partition, batch(b"v", producer=one[0], open_=True))
+    cluster.transactions.end("id", *one, is_commit=True)
+    seen = []
+    for _ in range(100):
+        run.run(run.now_ms + 0.5)
+        seen.append(sum(len(values(cluster.log_of(partition))) for partition in partitions))
+        if seen[-1] < 2:
+            again = lambda: cluster.transactions.init_producer_id("id")  # noqa: E731
+            assert code_of(again) == KafkaError.CONCURRENT_TRANSACTIONS
+    assert seen == sorted(seen)
+    assert set(seen) == {0, 1, 2}
+    assert cluster.transactions.init_producer_id("id") > one
+
+
 def test_a_transaction_times_out() -> None:
     run = Simulation(1)
     cluster = Cluster(run)
@@ -133,6 +156,47 @@ def test_the_assignor_is_balanced_and_gives_a_partition_away_only_after_its_owne
     second = assign(topics, first, {"t": 4})
     assert second["a"] == first["a"]
     assert len(second["b"]) == 2
+
+
+def test_a_member_that_waits_for_its_assignment_keeps_its_session() -> None:
+    run = Simulation(1)
+    groups = GroupCoordinator(run, lambda: {"t": 2})
+    groups.initial_delay_ms = 0.0
+    joined: list[object] = []
+    for name, session_ms in (("leader", 45_000.0), ("other", 10_000.0)):
+        subscription = Subscription(name, frozenset({"t"}), frozenset(), session_ms, 60_000.0)
+        groups.join("g", "", subscription, joined.append)
+    run.run(1.0)
+    members = [one.member for one in joined if isinstance(one, Joined)]
+    assigned: list[object] = []
+    groups.sync("g", members[1], 1, assigned.append)
+    run.run(40_000.0)
+    groups.sync("g", members[0], 1, assigned.append)
+    assert sorted(map(len, cast("list[frozenset[object]]", assigned))) == [1, 1]
+    run.run(49_000.0)
+    groups.heartbeat("g", members[1], 1)
+    run.run(60_000.0)
+    assert code_of(lambda: groups.heartbeat("g", members[1], 1)) == KafkaError.UNKNOWN_MEMBER_ID
+
+
+def late_executions(seed: int) -> int:
+    """Return how often a broker that was frozen executes a request that timed out meanwhile."""
+    run = Simulation(seed)
+    network = Network(run)
+    executed: list[None] = []
+    answers: list[object] = []
+    network.of(0).is_frozen = True
+    network.send("process/client", 0, acknowledged(lambda: executed.append(None)), answers.append, 5_000.0)
+    run.run(30_000.0)
+    assert [str(one) for one in answers] == ["timed out"]
+    assert not executed
+    network.of(0).is_frozen = False
+    run.run(60_000.0)
+    return len(executed)
+
+
+def test_a_frozen_broker_executes_some_requests_after_their_time_outs() -> None:
+    assert {late_executions(seed) for seed in range(20)} == {0, 1}
 
 
 class Reader:

@@ -23,7 +23,8 @@ from isotherm.proofs.worlds.mqtt.world import MqttOutcome, MqttWorld
 from isotherm.proofs.worlds.scenario import Fault, Scenario
 
 QUICK_S = 120.0
-QUICK_SEEDS = range(1, 20)
+QUICK_SEEDS = (*range(1, 19), 86)
+"""In seed 86, the server refuses publishes; one in a hundred seeds does."""
 MOST_SEEDS = 300
 """A fault is convicted within so many seeds from its first one, or the world has become blind to it."""
 
@@ -128,14 +129,14 @@ ZOMBIES = tuple(Fault("zombie_at_step", at_ms, 12_000, 1, 0.5) for at_ms in rang
 OUTAGES = tuple(Fault("all_brokers_away", at_ms, 33_000) for at_ms in (5_000, 43_000, 81_000))
 
 SEEDED_FAULTS: Sequence[tuple[Callable[[], Any], int, str, tuple[Fault, ...]]] = (
-    (_answer_before_the_commit, 2, "acknowledged and is not stored", KILLS),
-    (_leave_session_records_out, 1, "a session is lost", KILLS),
-    (_ignore_fencing, 2, "times", ZOMBIES),
-    (_forget_identifiers_on_reconnect, 1, "times", HURRY),
-    (_acknowledge_before_the_report, 1, "acknowledged and is not stored", (*OUTAGES, *KILLS)),
-    (_guess_unanswered_commits, 37, "times", (LOSS,)),
-    (_overtake_what_an_ended_connection_was_not_told, 31, "only before an earlier one", (*OUTAGES, *HURRY)),
-    (_believe_late_answers, 4, "times", (LOSS,)),
+    (_answer_before_the_commit, 4, "acknowledged and is not stored", KILLS),
+    (_leave_session_records_out, 0, "a session is lost", KILLS),
+    (_ignore_fencing, 0, "times", ZOMBIES),
+    (_forget_identifiers_on_reconnect, 0, "times", HURRY),
+    (_acknowledge_before_the_report, 39, "acknowledged and is not stored", (*OUTAGES, *KILLS)),
+    (_guess_unanswered_commits, 23, "times", (LOSS,)),
+    (_overtake_what_an_ended_connection_was_not_told, 15, "only before an earlier one", (*OUTAGES, *HURRY)),
+    (_believe_late_answers, 8, "times", (LOSS,)),
 )
 """Each with the first seed that convicted it (one run is enough until the server's schedule changes), with a part
 of what the judge says, and with faults of the surroundings that the server must live with."""

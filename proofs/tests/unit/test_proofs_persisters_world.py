@@ -19,6 +19,7 @@ from isotherm.persisters.consuming import offsets
 from isotherm.persisters.consuming.fetch_positions import FetchPositions
 from isotherm.persisters.task.dead_letter_sender import DeadLetterSender
 from isotherm.persisters.task.loop import Loop
+from isotherm.persisters.task.writers import Writers
 from isotherm.proofs.worlds.persister_terms import Terms, draw_terms
 from isotherm.proofs.worlds.persisters import PersistersWorld
 from isotherm.proofs.worlds.scenario import Fault, Scenario, shrink
@@ -190,3 +191,16 @@ def test_a_finding_is_shrunk_to_the_faults_that_it_needs(monkeypatch: Patch) -> 
     others = Fault("leader_moves", 1_000, 1), Fault("stop", 12_000, 700, 1), Fault("broker_loss", 9_000, 900, 1, 0.1)
     small = shrink(Scenario(seed, (*others, *DOWN)), lambda one: bool(WORLD.run(one).findings))
     assert [one.kind for one in small.faults] == ["store_down"]
+
+
+def test_a_thread_that_an_exception_ends_is_a_finding(monkeypatch: Patch) -> None:
+    run = Writers._run
+
+    def run_and_fail(self: Writers) -> None:
+        run(self)
+        raise LookupError("told to end")
+
+    monkeypatch.setattr(Writers, "_run", run_and_fail)
+    seed = next(seed for seed in count() if brief(draw_terms(random.Random(seed))))
+    stops = tuple(Fault("stop", 15_000, 1, worker) for worker in range(3))
+    assert any("ended with LookupError: told to end" in one for one in WORLD.run(Scenario(seed, stops)).findings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import threading
 import time
@@ -30,17 +31,20 @@ class SmallDisk:
     def mount(self) -> bool:
         """Mount it; False where this user may not."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        if self._folder.is_mount():
+            self.unmount()  # of a run that was killed
         command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_SIZE}", "tmpfs", str(self._folder)]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def fill(self) -> None:
         """Leave no room."""
-        with (self._folder / _FILLER).open("wb", buffering=0) as file:
-            try:
+        try:
+            with (self._folder / _FILLER).open("wb", buffering=0) as file:
                 while True:
                     file.write(bytes(65_536))
-            except OSError:
-                return
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
 
     def clear(self) -> None:
         """Give the room back."""
@@ -70,7 +74,14 @@ class Injector:
         self._note = note
         self._servers: dict[str, Server] = {server.name: server for server in system.servers}
         self._busy: set[str] = set()
+        self._over = threading.Event()
+        self._failures: list[Exception] = []
+        """What the threads of faults raised, which is no fault of a plan."""
         self.injected: list[Injected] = []
+        self.played: list[Fault] = []
+        """Those that have really begun."""
+        self.left_out: list[Fault] = []
+        """Those that could not begin, because their target did not run then, or for want of a right."""
         self.restarted: set[str] = set()
         """Services whose process is not the first one."""
         self.ended: Counter[str] = Counter()
@@ -79,12 +90,23 @@ class Injector:
     def run(self, faults: Sequence[Fault], seconds: float) -> None:
         """Inject the faults; returns after `seconds`, when all of them have ended and everything runs and is ready.
 
-        Raises ServerFailed when something does not become ready again.
+        Raises ServerFailed when something does not become ready again, and what a fault raised. No thread is left then.
         """
+        threads: list[threading.Thread] = []
+        try:
+            self._play_all(faults, seconds, threads)
+        finally:
+            self._over.set()
+            for thread in threads:
+                thread.join()
+        if self._failures:
+            raise self._failures[0]
+        self._await_recovery()
+
+    def _play_all(self, faults: Sequence[Fault], seconds: float, threads: list[threading.Thread]) -> None:
         began = time.monotonic()
         waiting = list(faults)
-        threads: list[threading.Thread] = []
-        while time.monotonic() - began < seconds or any(thread.is_alive() for thread in threads):
+        while waiting or time.monotonic() - began < seconds or any(thread.is_alive() for thread in threads):
             if waiting and time.monotonic() - began >= waiting[0].at_s:
                 thread = threading.Thread(target=self._inject, args=(waiting.pop(0),), daemon=True)
                 thread.start()
@@ -92,7 +114,6 @@ class Injector:
             self._start_what_ended()
             # How soon a part that ended by itself is started again.
             time.sleep(_POLL_S)
-        self._await_recovery()
 
     def _await_recovery(self) -> None:
         for relay in self._relays.values():
@@ -110,14 +131,18 @@ class Injector:
                 self._start(server)
 
     def _start(self, server: Server) -> None:
+        if self._over.is_set():
+            return  # who interrupts the run stops everything
         server.start()
         self.restarted.add(server.name)
 
     def _inject(self, fault: Fault) -> None:
-        server = self._target(fault)
-        what = f"{fault.kind} for {fault.lasts_s:.1f} s"
-        self.injected.append(Injected(time.time_ns() // 1_000_000, server.name, what))
-        self._note(f"{fault.kind} {server.name} for {fault.lasts_s:.1f} s")
+        try:
+            self._inject_into(fault, self._target(fault))
+        except Exception as error:
+            self._failures.append(error)
+
+    def _inject_into(self, fault: Fault, server: Server) -> None:
         # Without its supervisor, while the fault lasts.
         self._busy.add(server.name)
         try:
@@ -126,6 +151,8 @@ class Injector:
             self._note(f"{fault.kind} {server.name}: {str(error).splitlines()[0]}")
         finally:
             self._busy.discard(server.name)
+            if not any(fault is one for one in self.played):
+                self.left_out.append(fault)
 
     def _target(self, fault: Fault) -> Server:
         if fault.target != plan.LEADER:
@@ -134,13 +161,20 @@ class Injector:
         return cluster.leader_of(self._topic, 0) or cluster.nodes[0]
 
     def _play(self, fault: Fault, server: Server) -> None:
+        why_not = None if server.alive() else "it does not run"
         if fault.kind == plan.FULL_DISK and self._disk is None:
-            self._note("full-disk: left out, this user may not mount")
+            why_not = "this user may not mount"
+        if why_not is not None:
+            self._note(f"{fault.kind} {server.name}: left out, {why_not}")
             return
+        what = f"{fault.kind} for {fault.lasts_s:.1f} s"
+        self.injected.append(Injected(time.time_ns() // 1_000_000, server.name, what))
+        self._note(f"{fault.kind} {server.name} for {fault.lasts_s:.1f} s")
         begin, end = self._effects(fault, server)
         begin()
+        self.played.append(fault)
         # As long as the plan says: this is no wait for anything.
-        time.sleep(fault.lasts_s)
+        self._over.wait(fault.lasts_s)
         end()
 
     def _effects(self, fault: Fault, server: Server) -> tuple[Callable[[], None], Callable[[], None]]:

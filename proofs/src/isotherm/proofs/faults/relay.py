@@ -92,9 +92,14 @@ class Relay:
         for writer in list(self._writers):
             writer.transport.abort()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._is_cut:
+    def _refuse(self, *writers: asyncio.StreamWriter) -> bool:
+        """Reset connections if all of them are cut; return whether this is so."""
+        for writer in writers if self._is_cut else ():
             writer.transport.abort()
+        return self._is_cut
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refuse(writer):
             return
         try:
             server_reader, server_writer = await asyncio.open_connection(LOOPBACK, self._server_port)
@@ -102,6 +107,8 @@ class Relay:
             writer.transport.abort()
             return
         pair = {writer, server_writer}
+        if self._refuse(*pair):
+            return
         self._writers |= pair
         for source, sink in ((reader, server_writer), (server_reader, writer)):
             pump = self._loop.create_task(self._pump(source, sink))

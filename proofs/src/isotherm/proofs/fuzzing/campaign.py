@@ -59,10 +59,11 @@ def fuzz(target: Target, seconds: float, seed: int, *, guided: bool = True) -> O
         text = (folder / "output").read_text(encoding="utf-8", errors="replace")
         crashes = [folder / "current"] if (folder / "current").exists() else sorted(folder.glob("crash-*"))
         findings = [Finding(path.read_bytes(), text[-4_000:]) for path in crashes]
-        if code and not findings:
-            findings.append(Finding(b"", text[-4_000:]))
         counted = folder / "executions"
         executions = int(counted.read_text(encoding="ascii")) if counted.exists() else 0
+        if not findings and (code or not executions):
+            # A campaign that ran nothing found nothing, and says nothing.
+            findings.append(Finding(b"", f"exit code {code}, {executions} inputs\n{text[-4_000:]}"))
         inputs = tuple(path.read_bytes() for path in sorted((folder / "inputs").iterdir()))
     engine = "atheris" if guided else "random"
     return Outcome(engine, _children_cpu_s() - before, executions, tuple(findings), inputs)

@@ -217,8 +217,9 @@ class GroupCoordinator:
         member = group.members.get(member_id)
         if member is None:
             return
-        if self.away_code is not None or member.join_answer is not None:
-            # Nobody could send a heartbeat; and who waits for the others sends none.
+        if self.away_code is not None or member.join_answer is not None or member.sync_answer is not None:
+            # Nobody could send a heartbeat; and a broker wants none of a member that waits for the others
+            # (`hasSatisfiedHeartbeat` of Kafka's `MemberMetadata`).
             self._extend_session(group_id, group, member_id)
             return
         self._timers.note("session expired", group_id, member_id)
@@ -283,4 +284,5 @@ class GroupCoordinator:
             self._timers.note("assigned", group_id, group.generation, member_id, sorted(partitions))
             answer, member.sync_answer = member.sync_answer, None
             if answer is not None:
+                self._extend_session(group_id, group, member_id)
                 answer(member.assignment)

@@ -96,11 +96,7 @@ class Network:
         pending = _Pending(request, answer)
         link.pending.append(pending)
 
-        def time_out() -> None:
-            self._finish(link, pending, BrokenError("timed out"))
-            self._break(link)
-
-        pending.cancel_timeout = timers.call_later(timeout_ms, time_out)
+        pending.cancel_timeout = timers.call_later(timeout_ms, lambda: self._break(link, pending))
         if timers.random.random() < weather.loss:
             timers.call_later(timers.random.uniform(*weather.latency_ms), lambda: self._break(link))
             return
@@ -136,18 +132,20 @@ class Network:
     def _again_later(self, callback: Callable[[], None]) -> None:
         self.timers.call_later(self.timers.random.uniform(300.0, 1_500.0), callback)
 
-    def _break(self, link: _Link) -> None:
+    def _break(self, link: _Link, timed_out: _Pending | None = None) -> None:
         """Break a connection: nobody knows what became of its requests. A broker may execute one that it has read."""
         random = self.timers.random
-        for pending in list(link.pending):
+        for pending in sorted(link.pending, key=lambda one: one is not timed_out):
             if not pending.is_executed and not link.weather.is_away and random.random() < 0.5:
                 self._execute_late(link, pending.request, random.uniform(*link.weather.late_ms))
-            self._finish(link, pending, BrokenError("the connection broke"))
+            what = "timed out" if pending is timed_out else "the connection broke"
+            self._finish(link, pending, BrokenError(what))
 
     def _execute_late(self, link: _Link, request: Request, delay_ms: float) -> None:
         def execute() -> None:
-            # What did not reach the broker before its connection broke never does.
-            if self._is_silent(link):
+            if link.weather.is_frozen:
+                # A broker reads what its socket got, also when it goes on long after the connection has ended.
+                self._again_later(execute)
                 return
             self.is_late = True
             try:
@@ -155,6 +153,7 @@ class Network:
             finally:
                 self.is_late = False
 
+        # What did not reach the broker before its connection broke never does.
         if link.host not in self.cut_off:
             self.timers.call_later(delay_ms, execute)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 
 from confluent_kafka import KafkaError
 
@@ -125,12 +126,16 @@ class TransactionCoordinator:
         found.state, found.is_commit = _State.PREPARED, is_commit
         found.cancel_timeout()
         self._timers.note("transaction", transactional_id, found.epoch, "commits" if is_commit else "aborts")
-        self._timers.call_later(self._timers.random.uniform(*_MARKERS_MS), lambda: self._write_markers(found))
-
-    def _write_markers(self, found: _Transaction) -> None:
+        # Each leader gets its marker by itself: for a while readers see a part of the transaction.
         for partition in sorted(found.partitions):
-            self._log_of(partition).append_marker(found.producer_id, found.epoch, is_commit=found.is_commit)
-        found.state, found.partitions = _State.COMPLETE, set()
+            delay_ms = self._timers.random.uniform(*_MARKERS_MS)
+            self._timers.call_later(delay_ms, partial(self._write_marker, found, partition))
+
+    def _write_marker(self, found: _Transaction, partition: Partition) -> None:
+        self._log_of(partition).append_marker(found.producer_id, found.epoch, is_commit=found.is_commit)
+        found.partitions.discard(partition)
+        if not found.partitions:
+            found.state = _State.COMPLETE
 
     def _time_out(self, transactional_id: str, found: _Transaction) -> None:
         if found.state is _State.ONGOING:

@@ -47,6 +47,8 @@ class Thread:
             pass
         except BaseException as failure:
             self.failure = failure
+            if not self.process.is_dead:
+                self.process.simulation.failed_threads.append(self)
             self.process.simulation.note("thread failed", self.process.name, self.name, type(failure).__name__)
         self.is_over = True
         self.process.threads.discard(self)
@@ -128,6 +130,8 @@ class Simulation:
         self._numbers = count()
         self._ready: list[Thread] = []
         self.current: Thread | None = None
+        self.failed_threads: list[Thread] = []
+        """Those that an exception has ended while their process lived."""
         self.turns = 0
 
     def note(self, *words: object) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -56,16 +58,28 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
-    if "PYTHONHASHSEED" not in os.environ:
+    if os.environ.get("PYTHONHASHSEED", "random") == "random":
         # Faust and aiokafka iterate over sets of texts: with another order a seed would be another run.
         command = [sys.executable, "-m", "isotherm.proofs", *sys.argv[1:]]
-        return subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": "0"}, check=False).returncode
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - this program again
     names: Sequence[str] = arguments.world or list(WORLDS)
     if arguments.replay:
         return _replay(world_of(names[0]), Scenario.decoded(arguments.replay))
-    with ProcessPoolExecutor(arguments.processes) as pool:
+    with ProcessPoolExecutor(arguments.processes, initializer=end_with_parent) as pool:
         findings = sum(_campaign(pool, name, arguments) for name in names)
     return 1 if findings else 0
+
+
+def end_with_parent() -> None:
+    """Let this process of a pool end when its parent does, also when a signal kills that."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def world_of(name: str) -> World:
@@ -86,13 +100,26 @@ def _campaign(pool: ProcessPoolExecutor, name: str, arguments: argparse.Namespac
         after = first + _CHUNK * _SLICE
         seeds = range(first, after if arguments.hours is not None else min(end, after))
         result, found = _run_seeds(pool, name, seeds)
+        for scenario, text in found:
+            # Before anything that takes time, so that an interruption does not lose the seed.
+            print(f"FINDING seed {scenario.seed}: {text}\n  {_command_of(name, scenario)}", flush=True)
         print(result, flush=True)
         if arguments.record:
-            RESULTS.write_text(results.added(RESULTS.read_text() if RESULTS.exists() else "", result))
-        for scenario, text in found:
-            _explain(name, scenario, text)
+            _record(result)
+        for scenario, _ in found:
+            _explain(name, scenario)
         first, hours, findings = seeds.stop, hours + result.hours, findings + len(found)
+        if not result.hours:
+            break  # Each run ends with an exception before any time has passed: no number of hours comes together.
     return findings
+
+
+def _record(result: results.Result) -> None:
+    """Add a result to the file, which is whole at any moment."""
+    recorded = RESULTS.read_text() if RESULTS.exists() else ""
+    partial = RESULTS.with_suffix(".partial")
+    partial.write_text(results.added(recorded, result))
+    partial.replace(RESULTS)
 
 
 def _run_seeds(pool: ProcessPoolExecutor, name: str, seeds: range) -> tuple[results.Result, list[tuple[Scenario, str]]]:
@@ -109,6 +136,7 @@ def _run_seeds(pool: ProcessPoolExecutor, name: str, seeds: range) -> tuple[resu
         sum(part.cpu_s for part in parts),
         len(findings),
         sum((part.faults for part in parts), Counter()),
+        tuple(scenario.seed for scenario, _ in findings),
     )
     return result, findings
 
@@ -134,13 +162,22 @@ def _outcome_of(world: World, scenario: Scenario) -> Outcome:
         return Outcome([f"the world ended with {type(failure).__name__}: {failure}"], 0.0, "")
 
 
-def _explain(name: str, scenario: Scenario, text: str) -> None:
+def _explain(name: str, scenario: Scenario) -> None:
+    """Print the smallest scenario that still has a finding."""
     world = world_of(name)
     small = shrink(scenario, lambda one: bool(_outcome_of(world, one).findings))
-    print(f"FINDING seed {scenario.seed}: {text}")
-    (finding, *_) = _outcome_of(world, small).findings
-    print(f"  {len(scenario.faults)} faults, {len(small.faults)} of them are enough: {finding}")
-    print(f"  python -m isotherm.proofs simulate --world {name} --replay '{small.encoded()}'")
+    found = _outcome_of(world, small).findings
+    if not found:
+        print(f"  seed {scenario.seed} has no finding in another process: something depends on more than the seed")
+        return
+    print(f"  seed {scenario.seed}: {len(small.faults)} of {len(scenario.faults)} faults are enough: {found[0]}")
+    print(f"  {_command_of(name, small)}", flush=True)
+
+
+def _command_of(name: str, scenario: Scenario) -> str:
+    hash_seed = os.environ["PYTHONHASHSEED"]
+    replay = f"python -m isotherm.proofs simulate --world {name} --replay '{scenario.encoded()}'"
+    return f"PYTHONHASHSEED={hash_seed} {replay}"
 
 
 def _replay(world: World, scenario: Scenario) -> int:

@@ -217,6 +217,7 @@ class _Run(WorkerFaults[Worker]):
             if calm_ms > _CALM_MS:
                 self.find(f"after {_CALM_MS / 60_000:.0f} calm minutes {differences[0]}")
             run.run(run.now_ms + 5_000, lambda: bool(self.truth.findings))
+        self.find_failed_threads()
         outcome = Outcome(self.truth.findings, run.now_ms, run.digest, run.lines or ())
         for worker in self.workers:
             if worker.process is not None:

@@ -133,6 +133,7 @@ class _Run(WorkerFaults[_TaskWorker]):
                 self.truth.judge_end(self.partitions)
             else:
                 self.truth.find("not everything is settled after", _CALM_MS / 60_000, "calm minutes")
+        self.find_failed_threads()
         outcome = Outcome(self.truth.findings, run.now_ms, run.digest, run.lines or ())
         for worker in self.workers:
             if worker.process is not None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 
 _HEADER = (
     "Simulated hours by world, commit and seeds (`make simulate`). One seed always gives the same run on one commit.\n"
-    "cpu_s is processor time. Faults are counted by kind; those of which a finding needs few are in its test.\n"
+    "cpu_s is processor time. Faults are counted by kind, as drawn. `found` names the seeds that have a finding.\n"
 )
 _LINE = re.compile(
     r"^(?P<date>\S+) (?P<world>\S+) commit=(?P<commit>\S+) seeds=(?P<first>\d+)-(?P<last>\d+) hours=(?P<hours>\S+) "
-    r"cpu_s=(?P<cpu_s>\S+) findings=(?P<findings>\d+) faults=(?P<faults>\S*)$"
+    r"cpu_s=(?P<cpu_s>\S+) findings=(?P<findings>\d+) faults=(?P<faults>\S*)(?: found=(?P<found>\S+))?$"
 )
 
 
@@ -31,12 +31,16 @@ class Result:
     findings: int
     faults: Counter[str] = field(default_factory=Counter)
     """How many faults there were, by kind."""
+    found: tuple[int, ...] = ()
+    """The seeds that have a finding."""
 
     def __str__(self) -> str:
         faults = ",".join(f"{kind}:{number}" for kind, number in sorted(self.faults.items()))
+        found = f" found={','.join(map(str, self.found))}" if self.found else ""
+        # The parts of a campaign are added to what is written, so a rounded hour would be lost again and again.
         return (
-            f"{self.date} {self.world} commit={self.commit} seeds={self.first}-{self.last} hours={self.hours:.1f} "
-            f"cpu_s={self.cpu_s:.0f} findings={self.findings} faults={faults}"
+            f"{self.date} {self.world} commit={self.commit} seeds={self.first}-{self.last} hours={self.hours:.4f} "
+            f"cpu_s={self.cpu_s:.1f} findings={self.findings} faults={faults}{found}"
         )
 
     def precedes(self, other: Result) -> bool:
@@ -53,6 +57,7 @@ class Result:
             cpu_s=self.cpu_s + other.cpu_s,
             findings=self.findings + other.findings,
             faults=self.faults + other.faults,
+            found=self.found + other.found,
         )
 
 
@@ -72,6 +77,7 @@ def read(recorded: str) -> list[Result]:
                 float(match["cpu_s"]),
                 int(match["findings"]),
                 Counter({kind: int(number) for kind, number in counts}),
+                tuple(map(int, match["found"].split(","))) if match["found"] else (),
             )
         )
     return found

@@ -14,6 +14,7 @@ from isotherm.proofs.kernel.simulation import Process, Simulation, Thread
 from isotherm.proofs.worlds.scenario import Fault
 from isotherm.servicekit.lifecycle import Stop
 
+_MAIN = "main"
 WORKERS = 3
 KINDS = (
     ("kill", WORKERS, (1, 60_000)),
@@ -65,8 +66,15 @@ class WorkerFaults(Generic[W]):
         worker.starts += 1
         process = worker.process = Process(self.run, f"worker-{worker.number}.{worker.starts}")
         self.run.note("start", process.name)
-        thread = process.start_thread(lambda: self.work(worker, process), "main")
+        thread = process.start_thread(lambda: self.work(worker, process), _MAIN)
         self._watch(worker, process, thread)
+
+    def find_failed_threads(self) -> None:
+        """Add a finding for each thread that an exception has ended, where nobody else learns of it."""
+        for one in self.run.failed_threads:
+            if one.name != _MAIN:
+                what = f"{type(one.failure).__name__}: {one.failure}"
+                self.find(f"the thread {one.name} of {one.process.name} ended with {what}")
 
     def _watch(self, worker: W, process: Process, thread: Thread) -> None:
         """Start a task again that has ended by itself, as its supervisor does."""

@@ -14,6 +14,9 @@ from confluent_kafka.admin import AdminClient
 from isotherm.proofs.history.recording.history_file import HistoryFile
 
 _REQUEST_TIMEOUT_S = 10.0
+_QUIET_SAMPLES = 3
+"""So many samples without news in a row are the end: tasks commit within seconds after they have written."""
+_MOST_LAST_SAMPLES = 60
 _COUNTS = ("read", "written", "dead_lettered", "filtered", "skipped")
 
 
@@ -33,20 +36,27 @@ class OffsetSampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask for the last time."""
+        """Ask until nothing changes any more."""
         self._stopped.set()
         self._thread.join()
-        self.sample()
+        quiet = 0
+        for _ in range(_MOST_LAST_SAMPLES):
+            quiet = 0 if self.sample() else quiet + 1
+            if quiet == _QUIET_SAMPLES:
+                return
+            time.sleep(self._interval_s)
 
-    def sample(self) -> None:
-        """Ask once. An answer that does not come is left out."""
+    def sample(self) -> bool:
+        """Ask once; return whether there is news. An answer that does not come is left out, and counts as news."""
+        has_news = False
         for group in self._groups:
             request = [ConsumerGroupTopicPartitions(group)]
             try:
                 answer = self._admin.list_consumer_group_offsets(request, request_timeout=_REQUEST_TIMEOUT_S)[
                     group
                 ].result()
-            except Exception:  # noqa: S112 - during an outage there is no answer; the next sample has it
+            except Exception:  # during an outage there is no answer; the next sample has it
+                has_news = True
                 continue
             now_ms = time.time_ns() // 1_000_000
             for position in answer.topic_partitions or []:
@@ -55,6 +65,8 @@ class OffsetSampler:
                 seen = self._seen.setdefault((group, position.topic, position.partition), [])
                 if not seen or seen[-1][1] != position.offset:
                     seen.append((now_ms, position.offset, position.metadata or ""))
+                    has_news = True
+        return has_news
 
     def write(self, history: HistoryFile) -> None:
         """Write every change of an offset."""

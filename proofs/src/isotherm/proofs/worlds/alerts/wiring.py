@@ -30,7 +30,6 @@ from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.event_loop import VirtualEventLoop
 from isotherm.proofs.kernel.patching import simulated_modules
 from isotherm.proofs.worlds.registry import Registry
-from isotherm.servicekit.backoff import Backoff
 
 _MODULES = "isotherm.", "faust.", "mode.", "aiokafka."
 SCHEMAS: dict[int, Mapping[str, Any]] = {
@@ -40,8 +39,9 @@ SCHEMAS: dict[int, Mapping[str, Any]] = {
     4: isotherm.schemas.schema("DeviceState", 2),
 }
 _REGISTRY = Registry(SCHEMAS)
-_DIRECTORY = f"{tempfile.gettempdir()}/isotherm-simulated-alerts"
-"""Faust makes its directory, and writes nothing there while its tables are in memory."""
+_CLIENTS, _DELIVERY = "isotherm.servicekit.kafka.clients", "isotherm.servicekit.producer.delivery"
+_DIRECTORY = "isotherm-simulated-alerts-"
+"""How the name of Faust's directory begins. Faust writes nothing there while its tables are in memory."""
 ENCODERS = {schema["name"]: _REGISTRY.encoder("", schema) for schema in SCHEMAS.values()}
 
 
@@ -103,12 +103,6 @@ def _new_event_loop() -> VirtualEventLoop:
     return loop.beside()
 
 
-def _next_ms(backoff: Backoff) -> float:
-    ceiling = min(backoff.cap_ms, backoff.base_ms * 2 ** min(backoff.failures, 63))
-    backoff.failures += 1
-    return max(backoff.floor_ms, stand_ins.simulation().random.uniform(0.0, ceiling))
-
-
 @contextmanager
 def wired(
     connection_of: Callable[[str], Connection], loop: Callable[[], VirtualEventLoop], step: Callable[[str], None]
@@ -130,28 +124,28 @@ def wired(
         return ServerProducer(connection, run, config, lambda: step(connection.host.name))
 
     ReportSignal.loop = staticmethod(loop)
-    clients, delivery = "isotherm.servicekit.kafka.clients", "isotherm.servicekit.producer.delivery"
+    directory = tempfile.TemporaryDirectory(prefix=_DIRECTORY)
     replaced: dict[str, Any] = {
-        f"{clients}:Producer": producer,
-        f"{clients}:Consumer": lambda config: Consumer(client(config), run, config),
-        f"{clients}:AdminClient": lambda config: AdminClient(client(config), run),
-        f"{delivery}:Producer": ServerProducer,
-        f"{delivery}:ReportSignal": ReportSignal,
-        f"{delivery}:is_available": lambda: True,
+        f"{_CLIENTS}:Producer": producer,
+        f"{_CLIENTS}:Consumer": lambda config: Consumer(client(config), run, config),
+        f"{_CLIENTS}:AdminClient": lambda config: AdminClient(client(config), run),
+        f"{_DELIVERY}:Producer": ServerProducer,
+        f"{_DELIVERY}:ReportSignal": ReportSignal,
+        f"{_DELIVERY}:is_available": lambda: True,
         f"{service.__name__}:SchemaRegistry": lambda _settings: _REGISTRY,
         f"{service.__name__}:MonitoringServer": _Inert,
         f"{service.__name__}:TargetFollower": _Inert,
         f"{service.__name__}:Reporter": _Inert,
         "isotherm.alerts.stream.topic_setup:_ensure": lambda *_: None,
         "isotherm.alerts.stream.topic_setup:ensure_topic": lambda *_: None,
-        "isotherm.alerts.stream.faust_app:tempfile": SimpleNamespace(mkdtemp=lambda prefix: _DIRECTORY),
+        "isotherm.alerts.stream.faust_app:tempfile": SimpleNamespace(mkdtemp=lambda prefix: directory.name),
         "aiokafka.client:create_conn": connector(connection_of),
         "mode.threads:asyncio": SimpleNamespace(**{**vars(asyncio), "new_event_loop": _new_event_loop}),
     }
     quiet = logging.root.manager.disable
     with (
+        directory,
         simulated_modules(_MODULES, replaced),
-        patch.object(Backoff, "next_ms", _next_ms),
         patch("mode.threads.ServiceThread.Worker", LoopThread),
         patch("mode.threads.ServiceThread._keepalive2", _no_keepalive),
         patch("mode.threads.ServiceThread.on_crash", lambda *_, **__: None),

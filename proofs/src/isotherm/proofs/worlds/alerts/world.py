@@ -159,6 +159,7 @@ class _Run(WorkerFaults[_Replica]):
             run.run(run.now_ms + _LOOK_MS)
         for text in [*truth.unread(self.cluster), *truth.findings(self.cluster, truths)]:
             self.find(text)
+        self.find_failed_threads()
 
     # -- replicas
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NoReturn
-from unittest.mock import patch
 
 from isotherm.mqtt_proxy import service
 from isotherm.mqtt_proxy.server.server import Server
@@ -18,7 +17,6 @@ from isotherm.proofs.kernel.patching import simulated_modules
 from isotherm.proofs.worlds.mqtt import server
 from isotherm.proofs.worlds.mqtt.server import Environment, ServerHost
 from isotherm.proofs.worlds.registry import Registry
-from isotherm.servicekit.backoff import Backoff
 
 _REGISTRY = Registry({1: service.READING, 2: service.SESSION, 3: service.STATUS})
 
@@ -50,11 +48,6 @@ def wired(environment: Environment, host: list[ServerHost]) -> Iterator[None]:
     async def create_process(*arguments: str, **_options: object) -> object:
         return host[-1].create_process(arguments)
 
-    def next_ms(backoff: Backoff) -> float:
-        ceiling = min(backoff.cap_ms, backoff.base_ms * 2 ** min(backoff.failures, 63))
-        backoff.failures += 1
-        return max(backoff.floor_ms, run.random.uniform(0.0, ceiling))
-
     service_build_server = service.build_server
     ReportSignal.loop = staticmethod(lambda: environment.current().loop)
     replaced: dict[str, Any] = {
@@ -80,5 +73,5 @@ def wired(environment: Environment, host: list[ServerHost]) -> Iterator[None]:
             **{**vars(asyncio), "create_subprocess_exec": create_process}
         ),
     }
-    with simulated_modules("isotherm.", replaced), patch.object(Backoff, "next_ms", next_ms):
+    with simulated_modules("isotherm.", replaced):
         yield

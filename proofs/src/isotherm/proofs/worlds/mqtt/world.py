@@ -76,6 +76,10 @@ class MqttWorld:
             for process in list(environment.processes):
                 process.exit(0)
             hosts[-1].kill()
+        environment.problems += [
+            f"the thread {one.name} of {one.process.name} ended with {one.failure!r}"
+            for one in simulation.failed_threads
+        ]
         return MqttOutcome(
             findings + environment.problems,
             simulation.now_ms,

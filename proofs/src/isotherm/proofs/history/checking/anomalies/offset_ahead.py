@@ -59,7 +59,11 @@ def _judge_time(row: Row, stored: Stored, store: StoreSettings, facts: RunFacts,
 
 
 def judge_ends(facts: RunFacts, report: Report) -> None:
-    """Look for offsets beyond the end of their partition."""
+    """Look for offsets beyond the end of their partition, and for groups that have stopped before it."""
+    for store in facts.settings.stores.values():
+        # Else a task that came to a stand, or an offset that nobody recorded, would leave nothing to compare.
+        if not facts.unread(store.topic) and not facts.has_read_all(store.group, store.topic):
+            report.cannot(f"{store.group} has not committed an offset behind the last record of {store.topic}")
     for (group, topic, partition), committed in facts.offsets.items():
         end = facts.ends.get((topic, partition))
         if end is None:

@@ -1,0 +1,148 @@
+"""Random faults: what really happened is counted, and an interrupted run leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from isotherm.proofs.__main__ import main
+from isotherm.proofs.faults import command, injection, plan
+from isotherm.proofs.faults.injection import Injector, SmallDisk
+from isotherm.proofs.faults.plan import Fault
+from isotherm.proofs.history.seeding.generator import generate
+
+WITHIN_S = 20.0
+
+
+class ModelServer:
+    """A server without a process."""
+
+    def __init__(self, name: str, *, runs: bool = True) -> None:
+        self.name, self._runs = name, runs
+        self.starts = 0
+        self.killed = threading.Event()
+
+    def alive(self) -> bool:
+        return self._runs
+
+    def start(self) -> None:
+        self.starts += 1
+
+    def kill(self) -> None:
+        self.killed.set()
+
+    def pause(self) -> None:
+        raise PermissionError("not mine")
+
+    def resume(self) -> None: ...
+
+    def wait_ready(self) -> None: ...
+
+
+def injector(servers: list[ModelServer], dead: Callable[[], list[Any]] = list) -> Injector:
+    whole = SimpleNamespace(wait_whole=lambda: None)
+    stack = SimpleNamespace(kafka_cluster=whole, hazelcast_cluster=whole)
+    system = SimpleNamespace(servers=servers, dead=dead, simulators=(), stack=stack)
+    return Injector(cast(Any, system), {}, None, "readings", lambda _text: None)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(injection, "_POLL_S", 0.001)
+
+
+def test_only_faults_that_really_began_are_counted() -> None:
+    ended, broker = ModelServer("alerts", runs=False), ModelServer("kafka-3")
+    kill, late, full = (
+        Fault(0.0, plan.KILL, "kafka-3", 0.001),
+        Fault(0.0, plan.KILL, "alerts", 0.001),
+        Fault(0.0, plan.FULL_DISK, "kafka-3", 0.001),
+    )
+    run = injector([ended, broker])
+    run.run([kill, late, full], 0.0)
+    assert run.played == [kill]
+    assert sorted(one.target for one in run.left_out) == ["alerts", "kafka-3"]
+    assert [one.target for one in run.injected] == ["kafka-3"]
+    assert (broker.starts, run.restarted) == (1, {"kafka-3"})
+
+
+def test_what_a_fault_raises_ends_the_run() -> None:
+    run = injector([ModelServer("alerts")])
+    with pytest.raises(PermissionError, match="not mine"):
+        run.run([Fault(0.0, plan.FREEZE, "alerts", 0.001)], 0.0)
+    assert not run.played
+
+
+def test_an_interrupted_run_starts_nothing_and_leaves_no_thread() -> None:
+    server = ModelServer("alerts")
+    threads = threading.active_count()
+
+    def dead() -> list[Any]:
+        assert server.killed.wait(WITHIN_S)
+        raise KeyboardInterrupt
+
+    run = injector([server], dead)
+    with pytest.raises(KeyboardInterrupt):
+        run.run([Fault(0.0, plan.KILL, "alerts", 600.0)], 0.0)
+    assert threading.active_count() == threads
+    assert server.starts == 0
+
+
+def test_a_disk_is_full_when_the_kernel_says_so(tmp_path: Path) -> None:
+    (tmp_path / "filler").symlink_to("/dev/full")
+    disk = SmallDisk(tmp_path)
+    disk.fill()
+    disk.clear()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        SmallDisk(tmp_path / "nowhere").fill()
+
+
+@pytest.mark.parametrize(("devices", "code", "outcome"), [(40, 0, "clean"), (5, 3, "too-few-comparisons ")])
+def test_a_run_that_compares_little_is_not_clean(devices: int, code: int, outcome: str, tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    history.write_text("".join(json.dumps(line) + "\n" for line in generate(3, devices)))
+    found = command.judge(history)
+    assert found[0] == code
+    assert found[1].startswith(outcome)
+
+
+def test_a_run_that_is_told_to_end_is_undone_and_takes_no_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    undone = []
+
+    def play(*_: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            undone.append(True)
+
+    monkeypatch.setattr(command, "_play", play)
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "fault-runs.txt")
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        main(["faults", "--record", "--runs", "3", "--folder", str(tmp_path)])
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert undone == [True]
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_several_runs_take_successive_seeds_and_end_with_the_code_of_the_worst(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = iter([(0, "clean"), (1, "findings lost-write"), (3, "not-judged")])
+    monkeypatch.setattr(command, "_play", lambda *_: None)
+    monkeypatch.setattr(command, "judge", lambda _history: next(judged))
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "fault-runs.txt")
+    assert main(["faults", "--record", "--runs", "3", "--seed", "7", "--folder", str(tmp_path)]) == 1
+    lines = (tmp_path / "fault-runs.txt").read_text(encoding="utf-8").splitlines()
+    assert [line.split()[2] for line in lines] == ["seed=7", "seed=8", "seed=9"]
+    assert lines[1].endswith(" history=findings lost-write")
