@@ -38,6 +38,14 @@ def problems(settings: Mapping[str, str]) -> str:
         ({"invalid_publish": "ignore"}, "'dead-letter' or 'refuse'"),
         ({"tls.certfile": "/nowhere.pem"}, "tls.certfile"),
         ({"websocket.port": "1883"}, "websocket.port and listener.port are both 1883"),
+        ({"listener.proxy_protocol": "true"}, "listener.trusted_balancers: [] is not allowed: "),
+        ({"websocket.proxy_protocol": "true"}, "proxy_protocol=true needs the networks of the balancers; allowed are"),
+        (
+            {"listener.proxy_protocol": "true", "listener.trusted_balancers": "10.0.0.0/8,10.0.0.1/8"},
+            "listener.trusted_balancers.1 (--set): '10.0.0.1/8' is not allowed: ",
+        ),
+        ({"websocket.proxy_protocol": "true", "websocket.trusted_balancers": "here"}, "allowed are networks such as"),
+        ({"listener.trusted_balancers": "10.0.0.0/8"}, "without proxy_protocol=true nothing reads them"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, str], says: str) -> None:

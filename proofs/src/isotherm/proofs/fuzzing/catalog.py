@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from isotherm.proofs.fuzzing.target import Target
-from isotherm.proofs.fuzzing.targets import avro, coap, configuration, kcql, mqtt, mqtt_plain, payloads, rest, websocket
+from isotherm.proofs.fuzzing.targets import (
+    avro,
+    coap,
+    configuration,
+    kcql,
+    mqtt,
+    mqtt_plain,
+    payloads,
+    proxy_header,
+    rest,
+    websocket,
+)
 
 TARGETS: Mapping[str, Target] = {
     target.name: target
-    for family in (mqtt, mqtt_plain, websocket, coap, avro, payloads, kcql, configuration, rest)
+    for family in (mqtt, mqtt_plain, websocket, proxy_header, coap, avro, payloads, kcql, configuration, rest)
     for target in family.TARGETS
 }

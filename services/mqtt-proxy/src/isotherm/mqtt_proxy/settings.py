@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, SecretStr, model_validator
 
 from isotherm.connector.distributed.hosting import HostSettings
+from isotherm.mqtt_proxy.balancers import BalancerNetworks
 from isotherm.servicekit.settings import Settings
 from isotherm.servicekit.throttling.rates import RateText
 
@@ -32,10 +33,20 @@ class ListenerSettings(Settings):
         description="TCP probes a peer that is silent for this time and closes the connection after as long again "
         "without an answer; 0 for never.",
     )
+    proxy_protocol: bool = Field(
+        False,
+        description="Every connection begins with a header of the PROXY protocol, version 2, by which a balancer names "
+        "the client's address. Needs `trusted_balancers`.",
+    )
+    trusted_balancers: BalancerNetworks = Field(
+        default_factory=list,
+        validate_default=True,
+        description="Networks of the balancers, such as `10.0.0.0/8`; with `proxy_protocol` others may not connect.",
+    )
 
 
 class WebSocketSettings(Settings):
-    """MQTT over WebSocket, when `port` is set; TLS, limits and everything else are those of the listener."""
+    """MQTT over WebSocket, when `port` is set; TLS, limits and what is not here are those of the listener."""
 
     port: int | None = Field(None, ge=0, le=65535, description="Port to listen on; 0 picks a free one and logs it.")
     host: str = Field("127.0.0.1", description="Address to listen on.")
@@ -49,6 +60,10 @@ class WebSocketSettings(Settings):
         ge=1_024,
         description="Largest WebSocket message, which may hold several packets or a part of one; a larger one ends the "
         "connection. `limits.packet_bytes` holds as well.",
+    )
+    proxy_protocol: bool = Field(False, description="As `listener.proxy_protocol`, for this port.")
+    trusted_balancers: BalancerNetworks = Field(
+        default_factory=list, validate_default=True, description="As `listener.trusted_balancers`, for this port."
     )
 
 
@@ -75,7 +90,8 @@ class LimitSettings(Settings):
     connections_per_address: int | None = Field(
         None,
         ge=1,
-        description="Open connections of one client address; devices behind a NAT or a load balancer share one.",
+        description="Open connections of one client address; devices behind a NAT share one, as do those behind a "
+        "balancer without `proxy_protocol`.",
     )
     messages_per_client: RateText = Field(
         "", description="Publishes of one connection, `n:seconds`; beyond the rate the connection is not read."

@@ -51,24 +51,34 @@ class ConnectionLimits:
         """How many open connections have a verified user name."""
         self._total = rate_meters(limits.messages_total, limits.bytes_total, clock())
 
-    def enter(self, address: str) -> bool:
-        """Count a new socket and return True, unless a bound is reached. `leave` ends it."""
-        limits = self._limits
-        max_per_address = limits.connections_per_address
-        if self._connections >= limits.connections:
+    def enter(self, address: str | None) -> bool:
+        """Count a new socket and return True, unless a bound is reached. `leave` ends it.
+
+        Without an address the socket counts in total only, until `assign` tells whose it is.
+        """
+        if self._connections >= self._limits.connections:
             self._metrics.connection_attempts["too many connections"] += 1
             return False
-        if max_per_address is not None and self._by_address[address] >= max_per_address:
-            self._metrics.connection_attempts["too many connections of an address"] += 1
+        if address is not None and not self.assign(address):
             return False
         self._connections += 1
+        return True
+
+    def assign(self, address: str) -> bool:
+        """Count a socket for its client's address and return True, unless the bound of the address is reached."""
+        maximum = self._limits.connections_per_address
+        if maximum is not None and self._by_address[address] >= maximum:
+            self._metrics.connection_attempts["too many connections of an address"] += 1
+            return False
         self._by_address[address] += 1
         return True
 
-    def leave(self, address: str, *, authenticated: bool) -> None:
-        """Remove a socket that `enter` counted."""
+    def leave(self, address: str | None, *, authenticated: bool) -> None:
+        """Remove a socket that `enter` counted, by the address that it was counted for."""
         self._connections -= 1
         self.authenticated -= authenticated
+        if address is None:
+            return
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]

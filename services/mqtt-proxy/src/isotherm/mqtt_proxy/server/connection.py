@@ -25,7 +25,7 @@ from isotherm.mqtt_proxy.server.keep_alive import KeepAlive
 from isotherm.mqtt_proxy.server.publish_handler import PublishHandler
 from isotherm.mqtt_proxy.server.publish_rates import PublishRates
 from isotherm.mqtt_proxy.server.server import Server
-from isotherm.mqtt_proxy.server.tcp import is_dead, probe_when_silent
+from isotherm.mqtt_proxy.server.tcp import is_dead, peer_address, probe_when_silent
 from isotherm.mqtt_proxy.sessions.store import Session
 from isotherm.servicekit import logs
 
@@ -38,12 +38,12 @@ _FREE_BYTES = 2_048
 class Connection(asyncio.BufferedProtocol):
     """A client's connection. Everything happens on the event loop.
 
-    `is_counted` means that the connection limits counted the socket before, when its TLS handshake began.
+    `address` is the client's if the connection limits counted the socket before, else None: the peer's is used.
     """
 
-    def __init__(self, server: Server, *, is_counted: bool = False) -> None:
+    def __init__(self, server: Server, *, address: str | None = None) -> None:
         self._server = server
-        self._is_counted = is_counted
+        self._is_counted = address is not None
         self._limits = server.limits
         self._pipeline = server.pipeline
         self._metrics = server.pipeline.metrics
@@ -51,7 +51,7 @@ class Connection(asyncio.BufferedProtocol):
         self.context = IngestContext("")
         self.session: Session | None = None
         self.ended = False
-        self.address = ""
+        self.address = address or ""
         self.common_name: str | None = None
         self._connect: Connect | None = None
         self._protocol = ServerProtocol(
@@ -106,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         """Register the open socket, or abort it when a limit is reached."""
         server = self._server
         self._transport = cast(asyncio.Transport, transport)
-        self.address = (transport.get_extra_info("peername") or ("",))[0]
+        self.address = self.address if self._is_counted else peer_address(transport)
         self.common_name = common_name(transport.get_extra_info("peercert"))
         if (cipher := transport.get_extra_info("cipher")) is not None:
             self._metrics.tls_handshakes[cipher[1], cipher[0]] += 1

@@ -1,4 +1,4 @@
-"""TCP keep-alive, and whether TCP has given a connection up (RFC 9293 section 3.8.4, tcp(7))."""
+"""The peer of a socket, TCP keep-alive, and whether TCP has given a connection up (RFC 9293 section 3.8.4, tcp(7))."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ import socket
 _PROBES = 3
 _TCP_CLOSE = 7
 """State of a socket whose peer sent a reset or did not answer the probes (tcp_states.h)."""
+
+
+def peer_address(transport: asyncio.BaseTransport) -> str:
+    """Return the address of the peer without its port; empty when the peer is gone."""
+    address: str = (transport.get_extra_info("peername") or ("",))[0]
+    return address
 
 
 def probe_when_silent(transport: asyncio.BaseTransport, silent_s: int) -> None:
