@@ -56,7 +56,7 @@ def test_a_run_says_where_it_took_place() -> None:
 def test_a_revision_says_that_code_was_changed_and_not_that_results_were_written(tmp_path: Path) -> None:
     def git(*arguments: str) -> str:
         who = "-c", "user.name=a", "-c", "user.email=a@example.org"
-        return subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+        return subprocess.check_output(["git", *who, *arguments], cwd=tmp_path, text=True)
 
     results = tmp_path / "docs/results"
     results.mkdir(parents=True)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import patch
 
 import hypothesis.strategies as st
 import pytest

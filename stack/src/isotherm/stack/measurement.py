@@ -116,7 +116,7 @@ def revision(folder: Path) -> str:
     """Return a checkout's commit, and whether its code was changed; results of measurements are no code."""
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, cwd=folder).stdout.strip()
+        return subprocess.check_output(["git", *arguments], text=True, cwd=folder).strip()
 
     changes = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)docs/results")
     return git("rev-parse", "HEAD") + (" with uncommitted changes" if changes else "")
