@@ -14,10 +14,13 @@ CHART_TOOLS := $(shell PATH="$$PATH:$${ISOTHERM_CACHE:-$${XDG_CACHE_HOME:-$$HOME
 # With promtool (Debian: the package prometheus), `make test` evaluates the alert rules too.
 LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -v promtool),, or promtool)
 
+# What `make test-pure` runs: the services that devices reach, and the simulation of the MQTT server.
+PURE := services/mqtt-proxy services/coap-ingest proofs/tests/unit/test_proofs_mqtt_world.py
+
 # Without this, the verifier of the contract tests sends usage statistics.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate fuzz fault-runs prove mutations clean
+.PHONY: help setup up down ps logs wipe format lint types unit test test-pure contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate fuzz fault-runs prove mutations clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -61,6 +64,10 @@ checks: lint types
 # Four even on two processors: tests with servers often wait, for the end of a dead consumer's session for example.
 tests: setup
 	@$(PYTEST) -n $(or $(PROCESSES),4) --no-loadscope-reorder -m "not ($(LEFT_OUT))"
+
+test-pure: setup ## Run the suites of MQTT and CoAP without compiled code, keep the output in docs/results/test-pure.txt
+	@ISOTHERM_PURE_PYTHON=1 tools/record-results docs/results/test-pure.txt $(PYTEST) --no-header -q \
+		-n $(or $(PROCESSES),4) --no-loadscope-reorder -m "not ($(LEFT_OUT))" $(PURE)
 
 contracts: setup ## Check every promise between the services; needs no server
 	@$(PYTEST) -q -n $(or $(PROCESSES),2) -m "not integration" schemas contracts-tests

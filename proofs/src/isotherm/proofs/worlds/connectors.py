@@ -17,12 +17,10 @@ from isotherm.connector.state.desired_state import PARTITIONS
 from isotherm.proofs.kafka.clients.connection import Connection
 from isotherm.proofs.kafka.clients.thread_clients import Consumer
 from isotherm.proofs.kafka.clients.thread_producer import Producer
-from isotherm.proofs.kafka.cluster import Cluster
 from isotherm.proofs.kafka.log import Batch, Payload
-from isotherm.proofs.kafka.network import Network
 from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.patching import simulated_modules
-from isotherm.proofs.kernel.simulation import Process, Simulation
+from isotherm.proofs.kernel.simulation import Process
 from isotherm.proofs.worlds import workers
 from isotherm.proofs.worlds.connector_truth import CONNECTORS, STATUS, ConnectorTruth, RunningTask
 from isotherm.proofs.worlds.scenario import Fault, Outcome, Scenario, draw_faults
@@ -166,14 +164,12 @@ class _Run(WorkerFaults[Worker]):
     def __init__(self, scenario: Scenario, keeps_trace: bool) -> None:
         chance = random.Random(scenario.seed)
         self.input_ms = draw_input_ms(chance)
-        self.run = run = Simulation(chance.getrandbits(64), keeps_trace=keeps_trace)
-        cast(Any, run).world = self
-        stand_ins.begin(run)
-        self.cluster, self.network = Cluster(run), Network(run)
+        super().__init__(chance.getrandbits(64), keeps_trace=keeps_trace)
+        cast(Any, self.run).world = self
         self.cluster.create_topic(TASKS, PARTITIONS)
         self.cluster.create_topic(CONNECTORS, is_compacted=True)
         self.cluster.create_topic(STATUS, 3, is_compacted=True)
-        self.truth = ConnectorTruth(self.cluster, run.note)
+        self.truth = ConnectorTruth(self.cluster, self.run.note)
         self.workers = [Worker(number) for number in range(WORKERS)]
         self.tasks: list[TaskModel] = []
         self.do_tasks_hang = False

@@ -21,13 +21,10 @@ from isotherm.persisters.task.task_failure import TaskFailedError
 from isotherm.proofs.kafka.clients.connection import Connection
 from isotherm.proofs.kafka.clients.thread_clients import Consumer
 from isotherm.proofs.kafka.clients.thread_producer import Producer
-from isotherm.proofs.kafka.cluster import Cluster
 from isotherm.proofs.kafka.groups import CommittedOffset
 from isotherm.proofs.kafka.log import Batch, Payload
-from isotherm.proofs.kafka.network import Network
-from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.patching import simulated_modules
-from isotherm.proofs.kernel.simulation import Process, Simulation
+from isotherm.proofs.kernel.simulation import Process
 from isotherm.proofs.worlds.persister_terms import KINDS, TOPIC, draw_terms
 from isotherm.proofs.worlds.persister_truth import BAD, DEAD_LETTERS, FILTERED, GOOD, Truth
 from isotherm.proofs.worlds.scenario import Fault, Outcome, Scenario, draw_faults
@@ -88,20 +85,18 @@ class _Run(WorkerFaults[_TaskWorker]):
     def __init__(self, scenario: Scenario, keeps_trace: bool) -> None:
         chance = random.Random(scenario.seed)
         self.terms = terms = draw_terms(chance)
-        self.run = run = Simulation(chance.getrandbits(64), keeps_trace=keeps_trace)
-        stand_ins.begin(run)
-        self.cluster, self.network = Cluster(run), Network(run)
+        super().__init__(chance.getrandbits(64), keeps_trace=keeps_trace)
         self.cluster.create_topic(TOPIC, terms.partitions)
         self.cluster.create_topic(DEAD_LETTERS)
         self.partitions = [(TOPIC, number) for number in range(terms.partitions)]
-        self.store = Store(run)
+        self.store = Store(self.run)
         self.truth = Truth(
             self.cluster,
             self.store,
             TOPIC,
             is_append=terms.store == "append",
             dead_letters=terms.policy.dead_letters,
-            note=run.note,
+            note=self.run.note,
         )
         self.cluster.groups.on_commit = self._judge
         self.workers = [_TaskWorker(number) for number in range(WORKERS)]

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError
 
 from isotherm.proofs.kafka.cluster import NODES, Cluster
 from isotherm.proofs.kafka.network import Network
+from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.simulation import Process, Simulation, Thread
 from isotherm.proofs.worlds.scenario import Fault
 from isotherm.servicekit.lifecycle import Stop
@@ -44,12 +45,15 @@ W = TypeVar("W", bound=Worker)
 class WorkerFaults(Generic[W]):
     """Base of a world's run: starts workers, and lets them and the cluster suffer."""
 
-    run: Simulation
-    cluster: Cluster
-    network: Network
     workers: Sequence[W]
     expected_ends: tuple[type[BaseException], ...] = ()
     """How a process may end: its supervisor starts it again."""
+
+    def __init__(self, seed: int, *, keeps_trace: bool) -> None:
+        """Begin a simulation with a Kafka cluster; `seed` decides what happens in it by chance."""
+        self.run = Simulation(seed, keeps_trace=keeps_trace)
+        stand_ins.begin(self.run)
+        self.cluster, self.network = Cluster(self.run), Network(self.run)
 
     def work(self, worker: W, process: Process) -> None:
         """Run the service in the current thread of `process`."""

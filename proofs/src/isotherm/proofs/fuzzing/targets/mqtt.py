@@ -8,15 +8,18 @@ import isotherm.schemas
 from isotherm.mqtt_proxy.codec import properties as props
 from isotherm.mqtt_proxy.codec.errors import PacketError
 from isotherm.mqtt_proxy.codec.packets import Connect, PacketType, Publish
+from isotherm.mqtt_proxy.ingest.configuration import build_rules
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes, regex_routes
-from isotherm.mqtt_proxy.ingest.translation import IngestContext, IngestRules, Translator
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
 from isotherm.mqtt_proxy.protocol.state_machine import Event, Release, ServerProtocol
+from isotherm.mqtt_proxy.settings import DeadLetterSettings, ProxySettings
 from isotherm.proofs.fuzzing.target import Target, expect
 from isotherm.servicekit.avro import encoder
 
 _ALLOWED = (props.CONNECT, props.WILL, props.PUBLISH, props.ACKNOWLEDGEMENT, props.SUBSCRIBE, props.DISCONNECT)
 _NOW_MS = 1_790_000_000_000
-_UNITS = {"temperature": "Cel", "brightness": "lx"}
+RULES = build_rules(ProxySettings(routes="-", allow_anonymous=True, dead_letters=DeadLetterSettings(rate="")))
+"""The default rules of translation, but each invalid publish leaves a dead letter."""
 _ROUTES = """
 INSERT INTO temperature SELECT t AS value, id AS device_id, u AS unit FROM devices/+/temperature;
 INSERT INTO thermostat.data SELECT * FROM `devices/#`;
@@ -71,21 +74,13 @@ def _talk(chunks: list[bytes]) -> tuple[list[Event], bytes]:
 
 def ingest_target() -> Callable[[bytes], None]:
     """Return the check that every publish of MQTT 5 becomes records or a dead letter."""
-    routes = kcql_routes(_ROUTES, device_level=None, metrics=frozenset(_UNITS))
+    routes = kcql_routes(_ROUTES, device_level=None, metrics=frozenset(RULES.units))
     routes += regex_routes("brightness:.*/brightness", device_level=None)
     encode = encoder(isotherm.schemas.schema("SensorReading", 1), 1)
     translator = Translator(
         Router(routes, first_match_only=False),
         dict.fromkeys(("temperature", "thermostat.data", "brightness"), encode),
-        IngestRules(
-            units=_UNITS,
-            dead_letter_topic="dead",
-            connector="c",
-            ordinal=0,
-            drop_unrouted=False,
-            topic_bytes=1_024,
-            readings_per_publish=1_000,
-        ),
+        RULES,
     )
 
     def run(data: bytes) -> None:

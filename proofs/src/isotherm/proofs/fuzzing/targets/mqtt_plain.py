@@ -14,11 +14,12 @@ from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes
-from isotherm.mqtt_proxy.ingest.translation import IngestContext, IngestRules, Translator
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.protocol.ack_queue import AckQueue
 from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 from isotherm.proofs.fuzzing.target import Target, expect
+from isotherm.proofs.fuzzing.targets.mqtt import RULES
 from isotherm.servicekit.avro import encoder
 
 _NOW_MS = 1_790_000_000_000
@@ -146,16 +147,7 @@ class _OpenToAll:
 
 
 def _translator() -> Translator:
-    rules = IngestRules(
-        units={"temperature": "Cel"},
-        dead_letter_topic="dead",
-        connector="c",
-        ordinal=0,
-        drop_unrouted=False,
-        topic_bytes=1_024,
-        readings_per_publish=1_000,
-    )
-    return Translator(Router(_ROUTES, first_match_only=False), {"readings": _ENCODE}, rules)
+    return Translator(Router(_ROUTES, first_match_only=False), {"readings": _ENCODE}, RULES)
 
 
 _MEMBERS = (b'"t": 21.5', b'"id": "a"', b'"ts": 1767225600000', b'"seq": 7', b'"u": "K"', b"{", b"}", b": ", b", ")

@@ -11,12 +11,9 @@ from isotherm.alerts import service
 from isotherm.alerts.rules.kinds import RateRule, Rule, SilentRule, ThresholdRule, UnknownDeviceRule
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.proofs.kafka.clients.connection import Connection
-from isotherm.proofs.kafka.cluster import Cluster
-from isotherm.proofs.kafka.network import Network
-from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.event_loop import VirtualEventLoop
 from isotherm.proofs.kernel.network import Network as Sockets
-from isotherm.proofs.kernel.simulation import Process, Simulation
+from isotherm.proofs.kernel.simulation import Process
 from isotherm.proofs.worlds import workers
 from isotherm.proofs.worlds.alerts import truth
 from isotherm.proofs.worlds.alerts.load import DEVICES, INPUT, Device, Habits, draw_habits, register
@@ -100,9 +97,7 @@ class _Run(WorkerFaults[_Replica]):
     def __init__(self, scenario: Scenario, keeps_trace: bool) -> None:
         chance = random.Random(scenario.seed)
         self.terms = terms = draw_terms(chance)
-        self.run = run = Simulation(chance.getrandbits(64), keeps_trace=keeps_trace)
-        stand_ins.begin(run)
-        self.cluster, self.network = Cluster(run), Network(run)
+        super().__init__(chance.getrandbits(64), keeps_trace=keeps_trace)
         self.settings = settings = settings_of(terms)
         self.cluster.create_topic(INPUT, terms.partitions)
         self.cluster.create_topic(settings.changelog, terms.partitions, is_compacted=True)
@@ -115,7 +110,7 @@ class _Run(WorkerFaults[_Replica]):
         ]
         self.workers = [_Replica(number) for number in range(WORKERS)]
         self._by_process: dict[Process, _Replica] = {}
-        self._sockets = Sockets(run)
+        self._sockets = Sockets(self.run)
         self._seed, self._faults = scenario.seed, scenario.faults
         self.findings: list[str] = []
 
