@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -100,10 +99,30 @@ class Toy:
 
 
 class Forgetful(Toy):
-    """A world whose finding depends on the process."""
+    """A world whose finding does not come a second time."""
 
     def run(self, scenario: Scenario, *, keeps_trace: bool = False) -> Outcome:
-        return Outcome(["lost"] if multiprocessing.parent_process() is not None else [], 360_000.0, "")
+        seen = Path(os.environ["TOY_FOLDER"]) / str(scenario.seed)
+        is_first = not seen.exists()
+        seen.touch()
+        return Outcome(["lost"] if is_first else [], 360_000.0, "")
+
+
+class Remembering(Toy):
+    """A world that keeps something from one run to the next."""
+
+    runs = 0
+
+    def run(self, scenario: Scenario, *, keeps_trace: bool = False) -> Outcome:
+        Remembering.runs += 1
+        return Outcome(["lost"] if Remembering.runs > 1 else [], 360_000.0, "")
+
+
+class Dying(Toy):
+    """A world that takes its process with it."""
+
+    def run(self, scenario: Scenario, *, keeps_trace: bool = False) -> Outcome:
+        os._exit(9)
 
 
 class Broken(Toy):
@@ -115,6 +134,7 @@ class Broken(Toy):
 
 def simulate(patch: pytest.MonkeyPatch, folder: Path, world: type[World], *arguments: str) -> int:
     patch.setenv("PYTHONHASHSEED", "0")
+    patch.setenv("TOY_FOLDER", str(folder))
     patch.setattr(command, "RESULTS", folder / "simulation.txt")
     patch.setitem(WORLDS, "toy", f"{__name__}:{world.__name__}")
     return main(["simulate", "--world", "toy", "--record", *arguments])
@@ -146,7 +166,9 @@ def test_a_campaign_goes_on_behind_the_last_seed_and_ends_with_code_1_on_a_findi
     assert (sum(one.hours for one in parts), sum(one.faults.total() for one in parts)) == (3.0, 60)
 
 
-@pytest.mark.parametrize(("world", "words"), [(Forgetful, "in another process"), (Broken, "no such thing")])
+@pytest.mark.parametrize(
+    ("world", "words"), [(Forgetful, "in another process"), (Broken, "no such thing"), (Dying, "with code 9")]
+)
 def test_a_world_that_cannot_be_trusted_is_a_finding_and_ends(
     world: type[World],
     words: str,
@@ -156,6 +178,10 @@ def test_a_world_that_cannot_be_trusted_is_a_finding_and_ends(
 ) -> None:
     assert simulate(monkeypatch, tmp_path, world, "--hours", "0.1") == 1
     assert words in capsys.readouterr().out
+
+
+def test_a_seed_is_run_as_if_none_were_run_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert simulate(monkeypatch, tmp_path, Remembering, "--seeds", "10") == 0
 
 
 def test_no_process_of_a_pool_outlives_a_killed_campaign() -> None:

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -143,15 +142,40 @@ def _run_seeds(pool: ProcessPoolExecutor, name: str, seeds: range) -> tuple[resu
 
 def _run_chunk(name: str, seeds: range) -> _Found:
     world, total, findings, faults = world_of(name), 0.0, [], Counter[str]()
-    begun_s = time.process_time()
+    begun_s = _cpu_s()
     for seed in seeds:
         scenario = world.scenario(seed)
-        outcome = _outcome_of(world, scenario)
+        outcome = _run_alone(world, scenario)
         total += outcome.simulated_ms
         faults.update(one.kind for one in scenario.faults)
         if outcome.findings:
             findings.append((scenario, outcome.findings[0]))
-    return _Found(total, time.process_time() - begun_s, findings, faults)
+    return _Found(total, _cpu_s() - begun_s, findings, faults)
+
+
+def _cpu_s() -> float:
+    return sum(os.times()[:4])
+
+
+def _run_alone(world: World, scenario: Scenario) -> Outcome:
+    """Run a scenario in a process of its own, as who replays it does: nothing of an earlier run is left there."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def run() -> None:
+        end_with_parent()
+        sender.send(_outcome_of(world, scenario))
+
+    process = context.Process(target=run)
+    process.start()
+    sender.close()
+    try:
+        outcome: Outcome = receiver.recv()
+    except EOFError:
+        process.join()
+        outcome = Outcome([f"the process of the world ended with code {process.exitcode}"], 0.0, "")
+    process.join()
+    return outcome
 
 
 def _outcome_of(world: World, scenario: Scenario) -> Outcome:
@@ -165,8 +189,8 @@ def _outcome_of(world: World, scenario: Scenario) -> Outcome:
 def _explain(name: str, scenario: Scenario) -> None:
     """Print the smallest scenario that still has a finding."""
     world = world_of(name)
-    small = shrink(scenario, lambda one: bool(_outcome_of(world, one).findings))
-    found = _outcome_of(world, small).findings
+    small = shrink(scenario, lambda one: bool(_run_alone(world, one).findings))
+    found = _run_alone(world, small).findings
     if not found:
         print(f"  seed {scenario.seed} has no finding in another process: something depends on more than the seed")
         return
