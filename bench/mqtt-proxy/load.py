@@ -3,8 +3,9 @@
     python bench/mqtt-proxy/load.py PORT --connections 10 --qos 1 --seconds 5
 
 Each connection is a device that keeps `--window` publishes unanswered; an answer sends the next one. With `--every S`
-it publishes so many each S seconds instead, as far as those before are answered. After a warm-up everything within
-`--seconds` counts. QoS 0 has no answer: a PINGREQ goes behind each window, and its PINGRESP says that the server has
+it publishes so many each S seconds instead, as far as those before are answered. With `--devices N` each connection is
+a gateway that publishes for N devices in turn, each with its own topic. After a warm-up everything within `--seconds`
+counts. QoS 0 has no answer: a PINGREQ goes behind each window, and its PINGRESP says that the server has
 read the window. Prints one line of JSON.
 """
 
@@ -33,7 +34,9 @@ _CONNACK_BYTES = 4
 _PATIENCE_S = 60.0
 _BASE_MS = 1_767_225_600_000
 _VARIANTS = 8
-"""How many different contents each publish of a window has in turn."""
+"""How many different contents each publish of a window has in turn, at least."""
+_BUCKETS_PER_S = 10_000
+_LATENCY_BUCKETS = 60 * _BUCKETS_PER_S
 _CONNECTS_AT_ONCE = 100
 
 
@@ -67,7 +70,8 @@ class Meter:
         self.stopping = False
         self.acknowledged = 0
         self.total = 0
-        self.latencies_s = array("d")
+        self.latencies = array("q", bytes(8 * _LATENCY_BUCKETS))
+        """How many answers came after so many tenths of a millisecond; the last one counts those that came later."""
         self.lost: list[str] = []
 
 
@@ -81,14 +85,17 @@ class Device(asyncio.Protocol):
         self._device_id, self._qos, self._window, self._meter = device_id, qos, window, meter
         self._is_clean: bool = not arguments.keep_session
         self._every_s: float | None = arguments.every
-        topic = f"devices/{device_id}/temperature"
-        self._packets = [
-            [
-                publish_packet(topic, payload(device_id, (turn * window + slot) * readings, readings), qos, slot + 1)
-                for slot in range(window)
-            ]
-            for turn in range(_VARIANTS)
-        ]
+        devices = arguments.devices
+        self._turns = max(_VARIANTS, -(-devices // window))
+
+        def packet(turn: int, slot: int) -> bytes:
+            number = turn * window + slot
+            name = device_id if devices == 1 else f"{device_id}-{number % devices:04d}"
+            return publish_packet(
+                f"devices/{name}/temperature", payload(name, number * readings, readings), qos, slot + 1
+            )
+
+        self._packets = [[packet(turn, slot) for slot in range(window)] for turn in range(self._turns)]
         self._turn = [0] * window
         self._sent_s = [0.0] * window
         self._outstanding = 0
@@ -150,7 +157,7 @@ class Device(asyncio.Protocol):
             if meter.stopping:
                 self._outstanding -= 1
                 continue
-            self._turn[0] = (self._turn[0] + 1) % _VARIANTS
+            self._turn[0] = (self._turn[0] + 1) % self._turns
             self._transport.write(b"".join(self._packets[self._turn[0]]) + _PINGREQ)
         if not self._outstanding:
             self._finish()
@@ -174,13 +181,14 @@ class Device(asyncio.Protocol):
             meter.total += 1
             if counting:
                 meter.acknowledged += 1
-                meter.latencies_s.append(now_s - sent_s[slot])
+                bucket = int((now_s - sent_s[slot]) * _BUCKETS_PER_S)
+                meter.latencies[min(bucket, _LATENCY_BUCKETS - 1)] += 1
             if stopping or self._every_s is not None:
                 self._outstanding -= 1
                 self._free.append(slot)
                 continue
             sent_s[slot] = now_s
-            turn = turns[slot] = (turns[slot] + 1) % _VARIANTS
+            turn = turns[slot] = (turns[slot] + 1) % self._turns
             out.append(packets[turn][slot])
         if out:
             self._transport.write(b"".join(out))
@@ -197,9 +205,12 @@ class Device(asyncio.Protocol):
             return
         asyncio.get_running_loop().call_later(self._every_s, self._tick)
         free, self._free, now_s = self._free, [], time.perf_counter()
+        out = []
         for slot in free:
             self._sent_s[slot] = now_s
-            self._transport.write(self._packets[0][slot])
+            turn = self._turn[slot] = (self._turn[slot] + 1) % self._turns
+            out.append(self._packets[turn][slot])
+        self._transport.write(b"".join(out))
         self._outstanding += len(free)
 
     def _finish(self) -> None:
@@ -234,7 +245,7 @@ async def load(arguments: argparse.Namespace) -> dict[str, float]:
     meter.counting = True
     await asyncio.sleep(arguments.seconds)
     meter.counting = False
-    seconds, acknowledged, latencies = time.perf_counter() - started_s, meter.acknowledged, sorted(meter.latencies_s)
+    seconds, acknowledged = time.perf_counter() - started_s, meter.acknowledged
     server_s, kafka_s = _cpu(arguments.server_pid) - server_s, _cpu(arguments.kafka_pid) - kafka_s
     own_after = own.cpu_times()
     meter.stopping = True
@@ -248,8 +259,8 @@ async def load(arguments: argparse.Namespace) -> dict[str, float]:
         "server_cpu_s": server_s,
         "kafka_cpu_s": kafka_s,
         "own_cpu_s": own_after.user + own_after.system - own_s.user - own_s.system,
-        "p50_ms": _percentile_ms(latencies, 0.50),
-        "p99_ms": _percentile_ms(latencies, 0.99),
+        "p50_ms": _percentile_ms(meter.latencies, 0.50),
+        "p99_ms": _percentile_ms(meter.latencies, 0.99),
         "lost": len(meter.lost),
     }
 
@@ -258,8 +269,13 @@ def _cpu(pid: int) -> float:
     return cpu_s(pid) if pid else 0.0
 
 
-def _percentile_ms(ordered: list[float], share: float) -> float:
-    return 1_000 * ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
+def _percentile_ms(latencies: array[int], share: float) -> float:
+    wanted, seen = sum(latencies) * share, 0
+    for bucket, count in enumerate(latencies):
+        seen += count
+        if count and seen >= wanted:
+            return 1_000 * bucket / _BUCKETS_PER_S
+    return 0.0
 
 
 def main() -> None:
@@ -270,6 +286,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=10)
     parser.add_argument("--window", type=int, default=100, help="unanswered publishes of a connection")
     parser.add_argument("--qos", type=int, choices=(0, 1, 2), default=1)
+    parser.add_argument("--devices", type=int, default=1, help="of a connection, which publishes for each in turn")
     parser.add_argument("--readings", type=int, default=1, help="readings in a payload")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--warm-up", type=float, default=2.0)
