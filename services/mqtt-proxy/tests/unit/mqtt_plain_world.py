@@ -37,7 +37,9 @@ INSERT INTO thermostat.data SELECT id AS device_id, t AS value, ts AS event_time
 INSERT INTO all SELECT * FROM `plain/#`;
 INSERT INTO raw.texts SELECT * FROM `raw/#` WITHFORMAT RAW;
 INSERT INTO twice SELECT * FROM `twice/#`;
-INSERT INTO all SELECT v AS value, note FROM `twice/#`
+INSERT INTO all SELECT v AS value, note FROM `twice/#`;
+INSERT INTO all SELECT * FROM homes/+/temperature;
+INSERT INTO raw.texts SELECT * FROM homes/special/temperature WITHFORMAT RAW
 """
 TARGETS = ("thermostat.data", "temperature", "all", "twice")
 

@@ -53,12 +53,17 @@ TOPICS = st.sampled_from(
         "ü/ä",
     )
 )
+DEVICES = st.sampled_from(
+    ("attic", "loft", "special", "", "a b", "ü", "x" * 60, "x" * 250, "$x", "a+b", "a#", "a/b", "a\x7f", "a\x01", "0")
+)
 PAYLOADS = st.sampled_from(
     (
         b'{"t": 21.5}',
         b'{"t": 3, "ts": 1767225600000, "seq": 4}',
         b"21.5",
         b'{"value": 1}',
+        b'{"value": 1, "device_id": "loft"}',
+        b'{"t": 1, "id": "loft"}',
         b"{broken",
         b'[{"t": 1}]',
         b"",
@@ -79,7 +84,12 @@ def packets(draw: st.DrawFn, version: int) -> bytes:
     flags = qos << 1 | draw(st.sampled_from((0,) * 12 + (1, 8, 9)))
     properties = draw(st.sampled_from((b"\0",) * 8 + (b"\2\1\1", b"\3\x23\0\1"))) if version == 5 else b""
     packet_id = draw(st.integers(0 if kind == 7 else 1, 9)) if qos else None
-    topic, payload = (TOPIC, b'{"t": 21.5}') if kind < 15 else (draw(TOPICS), draw(PAYLOADS))
+    topic, payload = TOPIC, b'{"t": 21.5}'
+    if kind > 12:
+        first = draw(st.sampled_from(("devices", "homes")))
+        topic, payload = f"{first}/{draw(DEVICES)}/temperature", draw(PAYLOADS)
+    elif kind > 10:
+        topic, payload = draw(TOPICS), draw(PAYLOADS)
     return publish_packet(topic, payload, flags=flags, packet_id=packet_id, properties=properties)
 
 
@@ -106,6 +116,7 @@ WORLDS = st.fixed_dictionaries(
             },
         ),
         "invalid_publish": st.just("refuse"),
+        "identity": st.just({"device_id": "topic"}),
         "no_route": st.just("drop"),
     },
 )
@@ -229,11 +240,31 @@ def test_long_topics_are_not_remembered(loop: asyncio.AbstractEventLoop) -> None
     assert world.plain.plans == 1
 
 
+@pytest.mark.parametrize("acl", ["", ACL])
+def test_topics_that_differ_in_their_device_share_a_plan(loop: asyncio.AbstractEventLoop, acl: str) -> None:
+    worlds = [PlainWorld(loop, is_compiled=is_compiled, acl=acl) for is_compiled in (True, False)]
+    for world in worlds:
+        for number in range(1, 300):
+            world.receive(plain(number, number % 2, topic=f"devices/{number}/temperature"))
+            world.report([None])
+    assert worlds[0].plain.plans == 1
+    assert [key for _, key, *_ in worlds[0].kafka.records] == [str(number) for number in range(1, 300)]
+    assert worlds[0].seen == worlds[1].seen
+
+
+def test_a_device_that_has_a_route_of_its_own_takes_it(loop: asyncio.AbstractEventLoop) -> None:
+    world = PlainWorld(loop, is_compiled=True)
+    for number, device in enumerate(("loft", "special", "attic"), 1):
+        world.receive(plain(number, topic=f"homes/{device}/temperature"))
+    assert [topic for topic, *_ in world.kafka.records] == ["all", "all", "raw.texts", "all"]
+
+
 def test_plans_are_bounded_and_forgotten(loop: asyncio.AbstractEventLoop) -> None:
     world = PlainWorld(loop, is_compiled=True, limits={"receive_maximum": 1_000})
     for number in range(1, 300):
-        world.receive(plain(number, topic=f"devices/{number}/temperature"))
-    assert 0 < world.plain.plans <= 128
+        payload = b'{"value": 1, "metric": "m", "unit": "K", "device_id": "%d"}' % number
+        world.receive(publish_packet(f"plain/{number}", payload, flags=2, packet_id=number))
+    assert 1 < world.plain.plans <= 128
     assert [key for _, key, *_ in world.kafka.records] == [str(number) for number in range(1, 300)]
     world.receive(b"\xe0\0")
     assert world.plain.plans == 0

@@ -78,6 +78,36 @@ def test_which_level_is_the_device(source: str, level: int | None, device: str |
     assert found.device_id == device
 
 
+FLEET = "INSERT INTO t SELECT * FROM a/+/t"
+
+
+@pytest.mark.parametrize(
+    ("routes", "topic", "level"),
+    [
+        (FLEET, "a/x/t", 1),
+        (FLEET, "a//t", None),
+        (FLEET, "b/x/t", None),
+        ("INSERT INTO t SELECT * FROM a/b/+", "a/b/x", None),
+        ("INSERT INTO brightness SELECT * FROM a/b/+", "a/b/x", 2),
+        ("INSERT INTO t SELECT * FROM +/t", "x/t", None),
+        ("INSERT INTO t SELECT * FROM a/#", "a/x/t", None),
+        (f"{FLEET}; INSERT INTO u SELECT * FROM a/special/t", "a/x/t", None),
+        (f"{FLEET}; INSERT INTO u SELECT * FROM a/special/#", "a/x/t", None),
+        (f"{FLEET}; INSERT INTO u SELECT * FROM b/special/t", "a/x/t", 1),
+        (f"{FLEET}; INSERT INTO u SELECT * FROM a/special", "a/x/t", 1),
+        (f"{FLEET}; INSERT INTO u SELECT * FROM a/+/t", "a/x/t", None),
+        (f"{FLEET}; INSERT INTO u SELECT * FROM b/#", "a/x/t", 1),
+    ],
+)
+def test_which_level_only_names_the_device(routes: str, topic: str, level: int | None) -> None:
+    assert kcql_router(routes).device_level(topic) == level
+
+
+def test_no_level_only_names_the_device_beside_a_regular_expression() -> None:
+    routes = [*kcql_routes(FLEET, device_level=None, metrics=frozenset()), *regex_routes("u:b.*", device_level=None)]
+    assert Router(routes, first_match_only=False).device_level("a/x/t") is None
+
+
 def test_first_or_all() -> None:
     text = "INSERT INTO one SELECT * FROM a/#; INSERT INTO two SELECT * FROM a/b"
     assert [r.target for r in kcql_router(text).resolve("a/b")] == ["one", "two"]

@@ -25,7 +25,9 @@ class ReadingEncoder:
     def encode_payload(self, payload: bytes, ingest_ms: int, sequence: int) -> tuple[str, bytes] | None: ...
 
 class TopicPlan:
-    def __init__(self, topic: str, target: str, encoder: ReadingEncoder) -> None: ...
+    def __init__(
+        self, topic: str, target: str, encoder: ReadingEncoder, device_span: tuple[int, int] | None
+    ) -> None: ...
 
 class DeliveryReports:
     def __init__(self, pipeline: IngestPipeline) -> None: ...
@@ -41,6 +43,7 @@ class PlainPublishes:
         access: AccessControl,
         rates: Rates | None,
         receive_maximum: int,
+        may_publish: Callable[[str], bool],
         plan_topic: Callable[[bytes], TopicPlan | None],
         headers_of: Callable[[str, int], tuple[Headers, int]],
         undecided: Callable[[], int],

@@ -7,6 +7,7 @@ The sans-IO protocol and the translator define what is right. This module takes 
 cimport cython
 
 include "plain_readings.pxi"
+include "topic_plans.pxi"
 
 from confluent_kafka import KafkaException
 
@@ -22,35 +23,13 @@ cdef enum:
 cdef enum:
     MAX_PLANS = 128            # topics that a connection remembers
     MAX_ALL_PLANS = 100_000    # topics that all connections of a process remember
-    MAX_PLAN_BYTES = 256       # of the name of one of these; a longer one is only the newest topic of its connection
+    MAX_PLAN_BYTES = MAX_PATTERN_BYTES  # of the name of one of these; a longer one is only the newest topic
+    MAX_PATTERNS = 8           # of these plans, those that serve all topics that differ in the device alone
     MAX_BUCKETS = 32
     MAX_ACK_BYTES = 1024       # of PUBACKs that are sent as one piece
 
 cdef Py_ssize_t _RECORD_BYTES = RECORD_BYTES
 cdef object _SUCCESS = SUCCESS
-
-
-cdef class StoredReadings:
-    """The readings of one Kafka topic that were stored and not counted yet, by QoS."""
-
-    cdef str topic
-    cdef Py_ssize_t qos0, qos1
-
-    def __init__(self, str topic):
-        self.topic = topic
-
-
-cdef class TopicPlan:
-    """What the publishes of one connection to one MQTT topic have in common."""
-
-    cdef str topic, target
-    cdef ReadingEncoder encoder
-    cdef StoredReadings stored
-    cdef list headers0, headers1     # made for the first publish of the QoS
-    cdef Py_ssize_t headers0_bytes, headers1_bytes
-
-    def __init__(self, str topic, str target, ReadingEncoder encoder):
-        self.topic, self.target, self.encoder = topic, target, encoder
 
 
 @cython.final
@@ -174,8 +153,9 @@ cdef class PlainPublishes:
 
     cdef DeliveryReports _reports
     cdef object _protocol, _pipeline, _producer, _receiver, _acks, _waiting, _access, _acl, _rates, _context
-    cdef object _plan_topic, _headers_of, _undecided
+    cdef object _may_publish, _plan_topic, _headers_of, _undecided
     cdef dict _plans
+    cdef list _patterns
     cdef bytes _name
     cdef TopicPlan _plan
     cdef Py_ssize_t _receive_maximum
@@ -190,6 +170,7 @@ cdef class PlainPublishes:
         access,
         rates,
         receive_maximum,
+        may_publish,
         plan_topic,
         headers_of,
         undecided,
@@ -200,8 +181,9 @@ cdef class PlainPublishes:
         self._acks, self._waiting = receiver.acks, receiver.acks.waiting
         self._access, self._acl, self._rates = access, access.acl, rates
         self._receive_maximum = receive_maximum
-        self._plan_topic, self._headers_of, self._undecided = plan_topic, headers_of, undecided
-        self._plans = {}
+        self._may_publish, self._undecided = may_publish, undecided
+        self._plan_topic, self._headers_of = plan_topic, headers_of
+        self._plans, self._patterns = {}, []
 
     @property
     def plans(self):
@@ -211,7 +193,7 @@ cdef class PlainPublishes:
     def close(self):
         """Forget the topics: the connection has ended."""
         self._reports._plans -= len(self._plans)
-        self._plans, self._name, self._plan = {}, None, None
+        self._plans, self._patterns, self._name, self._plan = {}, [], None, None
 
     cdef TopicPlan _plan_of(self, const char *name, Py_ssize_t length):
         cdef TopicPlan plan
@@ -221,10 +203,16 @@ cdef class PlainPublishes:
         key = PyBytes_FromStringAndSize(name, length)
         plan = self._plans.get(key)
         if plan is None:
+            plan = self._derived(name, length)
+            if plan is not None:
+                self._name, self._plan = key, plan
+                return plan
             plan = self._plan_topic(key)
             if plan is None:
                 return None
             plan.stored = self._reports.stored(plan.target)
+            if plan.name is not None:
+                self._patterns = [plan, *self._patterns[: MAX_PATTERNS - 1]]
             if length <= MAX_PLAN_BYTES and self._reports._plans < MAX_ALL_PLANS:
                 if len(self._plans) >= MAX_PLANS:
                     self._reports._plans -= len(self._plans)
@@ -233,6 +221,17 @@ cdef class PlainPublishes:
                 self._reports._plans += 1
         self._name, self._plan = key, plan
         return plan
+
+    cdef TopicPlan _derived(self, const char *name, Py_ssize_t length):
+        """Return the plan of a topic that a pattern covers; None when there is none, or the client may not publish."""
+        cdef TopicPlan pattern
+        for pattern in self._patterns:
+            if pattern.covers(name, length):
+                topic = PyUnicode_DecodeASCII(name, length, NULL)
+                if self._acl is not None and not self._may_publish(topic):
+                    return None
+                return pattern.derive(topic)
+        return None
 
     def take(self):
         """Handle the plain publishes at the head of the received bytes; return how many there were.
@@ -246,6 +245,7 @@ cdef class PlainPublishes:
         cdef const unsigned char *end
         cdef const unsigned char *name
         cdef const unsigned char *last
+        cdef const char *device
         cdef Py_ssize_t length, taken = 0, size, all_bytes = 0, payload_bytes = 0, qos1 = 0, owed, records_left
         cdef Py_ssize_t bytes_left, undecided, limit, first_at, name_length
         cdef int qos, packet_id
@@ -306,7 +306,9 @@ cdef class PlainPublishes:
                 plan = self._plan_of(<const char *>name, name_length)
                 if plan is None:
                     break
-                value = plan.encoder.encode(<const char *>body, end - body, ingest_ms, sequence + taken)
+                device = <const char *>name + plan.device_at if plan.device_at else NULL
+                size = plan.device_end - plan.device_at
+                value = plan.encoder.encode(<const char *>body, end - body, ingest_ms, sequence + taken, device, size)
                 # A publish that is not valid must not be counted as one that waits.
                 if value is None or (rates is not None and rates.must_wait()):
                     break

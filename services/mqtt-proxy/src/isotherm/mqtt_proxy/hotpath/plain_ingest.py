@@ -69,7 +69,7 @@ class PlainIngest:
                 metric=route.metric,
                 unit=route.unit,
             )
-            return TopicPlan(topic, route.target, encoder)
+            return TopicPlan(topic, route.target, encoder, route.device_span)
 
         def headers_of(topic: str, qos: int) -> tuple[Headers, int]:
             headers = publish_headers(Publish(topic, b"", qos), context.client_id, context.username)
@@ -82,6 +82,7 @@ class PlainIngest:
             access=access,
             rates=rates,
             receive_maximum=receive_maximum,
+            may_publish=may_publish,
             plan_topic=plan_topic,
             headers_of=headers_of,
             undecided=undecided,

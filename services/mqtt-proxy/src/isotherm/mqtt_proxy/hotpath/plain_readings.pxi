@@ -189,7 +189,7 @@ cdef class ReadingEncoder:
 
     def encode_payload(self, bytes payload, long long ingest_ms, long long sequence):
         """Return key and value of the record; None when the payload is not plain."""
-        value = self.encode(PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), ingest_ms, sequence)
+        value = self.encode(PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), ingest_ms, sequence, NULL, 0)
         return None if value is None else (self.key, value)
 
     cdef int _member(self, Bytes name, Py_ssize_t length):
@@ -239,8 +239,19 @@ cdef class ReadingEncoder:
             at += 1
         return False
 
-    cdef bytes encode(self, const char *payload, Py_ssize_t length, int64_t ingest_ms, int64_t sequence):
-        """Return the record of a plain payload and set `key` to its device; None when the payload is not plain."""
+    cdef bytes encode(
+        self,
+        const char *payload,
+        Py_ssize_t length,
+        int64_t ingest_ms,
+        int64_t sequence,
+        const char *device,
+        Py_ssize_t device_length,
+    ):
+        """Return the record of a plain payload and set `key` to its device; None when the payload is not plain.
+
+        `device` is ASCII and stands for the `device_id` that was given at first; NULL does not.
+        """
         cdef Bytes at = <Bytes>payload, end
         cdef Reading reading
         cdef int member
@@ -261,24 +272,24 @@ cdef class ReadingEncoder:
             at = read_number(at, end, &reading.members[member])
             if at == NULL or skip_space(at, end) != end:
                 return None
-        return self._record(&reading, ingest_ms, sequence)
+        return self._record(&reading, ingest_ms, sequence, <Bytes>device, device_length)
 
-    cdef bint _name(self, Reading *reading):
+    cdef bint _name(self, Reading *reading, Bytes bound, Py_ssize_t bound_length):
         """Check and complete device, metric and unit, and set `key`; False when one is missing or not plain."""
         cdef Value *device = &reading.members[DEVICE_ID]
         cdef Value *metric = &reading.members[METRIC]
         cdef Value *unit = &reading.members[UNIT]
-        cdef bytes bound = self._device
+        cdef bint is_given = bound != NULL
+        if not is_given and self._device is not None:
+            bound, bound_length = <Bytes>PyBytes_AS_STRING(self._device), PyBytes_GET_SIZE(self._device)
         if device.kind == NOT_PLAIN:
-            if bound is None:
+            if bound == NULL:
                 return False
-            set_text(device, bound)
-            self.key = self._device_id
+            device.kind, device.text, device.length = TEXT, bound, bound_length
+            self.key = PyUnicode_DecodeASCII(<const char *>bound, bound_length, NULL) if is_given else self._device_id
         elif not is_text(device, 1):
             return False
-        elif self._is_bound and (
-            device.length != PyBytes_GET_SIZE(bound) or memcmp(device.text, PyBytes_AS_STRING(bound), device.length)
-        ):
+        elif self._is_bound and (device.length != bound_length or memcmp(device.text, bound, bound_length)):
             return False
         else:
             self.key = PyUnicode_DecodeASCII(<const char *>device.text, device.length, NULL)
@@ -295,7 +306,9 @@ cdef class ReadingEncoder:
         set_text(unit, self._unit)
         return True
 
-    cdef bytes _record(self, Reading *reading, int64_t ingest_ms, int64_t sequence):
+    cdef bytes _record(
+        self, Reading *reading, int64_t ingest_ms, int64_t sequence, Bytes device, Py_ssize_t device_length
+    ):
         cdef Value *value = &reading.members[VALUE]
         cdef Value *time = &reading.members[EVENT_TIME]
         cdef Value *number = &reading.members[SEQUENCE]
@@ -316,7 +329,7 @@ cdef class ReadingEncoder:
             sequence = number.integer
         elif number.kind != NOT_PLAIN:
             return None
-        if not self._name(reading):
+        if not self._name(reading, device, device_length):
             return None
         memcpy(out, PyBytes_AS_STRING(self._header), PyBytes_GET_SIZE(self._header))
         out += PyBytes_GET_SIZE(self._header)

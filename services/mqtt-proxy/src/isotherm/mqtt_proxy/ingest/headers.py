@@ -6,6 +6,7 @@ from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Properties, Property
 from isotherm.mqtt_proxy.ingest.producer_record import Headers
 
+TOPIC_HEADER = "mqtt.topic"
 _QOS = ("0", "1", "2")
 _USER = "mqtt.user."
 _NAMES = {
@@ -18,8 +19,11 @@ _NAMES = {
 
 
 def publish_headers(publish: Publish, client_id: str, username: str | None) -> Headers:
-    """Return the headers of every record of `publish`: topic, QoS, client, flags and all MQTT 5 properties."""
-    headers: Headers = [("mqtt.topic", publish.topic), ("mqtt.qos", _QOS[publish.qos]), ("mqtt.client_id", client_id)]
+    """Return the headers of every record of `publish`: topic, QoS, client, flags and all MQTT 5 properties.
+
+    The first one is the topic, and no other one depends on it.
+    """
+    headers: Headers = [(TOPIC_HEADER, publish.topic), ("mqtt.qos", _QOS[publish.qos]), ("mqtt.client_id", client_id)]
     if username is not None:
         headers.append(("mqtt.username", username))
     if publish.retain:

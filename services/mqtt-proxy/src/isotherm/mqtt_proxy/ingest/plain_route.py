@@ -10,6 +10,9 @@ from isotherm.payloads.readings import MAX_NAME_CHARS
 
 Encode = Callable[[Mapping[str, Any]], bytes]
 
+PLAIN_TOPIC_BYTES = 256
+"""Bytes of the longest topic name that stands for others with another device."""
+
 _HEADER_BYTES = 5
 _PROBE = {
     "device_id": "d",
@@ -29,7 +32,8 @@ class PlainRoute(NamedTuple):
 
     `header` comes before each record. `names` maps names in the payload to fields; with `is_strict` a payload with
     another name is not plain. `device_id`, `metric` and `unit` are defaults; with `is_bound` a payload may name no
-    other device.
+    other device. `device_span` is where the topic's name has the device, begin and end, if every topic with another
+    device there has the same route.
     """
 
     target: str
@@ -40,6 +44,7 @@ class PlainRoute(NamedTuple):
     is_bound: bool
     metric: str | None
     unit: str | None
+    device_span: tuple[int, int] | None
 
 
 def plain_route(
@@ -52,6 +57,7 @@ def plain_route(
     is_bound: bool,
     metric: str | None,
     units: Mapping[str, str],
+    device_span: tuple[int, int] | None = None,
 ) -> PlainRoute | None:
     """Return the route; None when `encode` writes another schema, or the bound device is not valid."""
     header = _header(encode)
@@ -61,7 +67,7 @@ def plain_route(
     unit = units.get(metric) if metric is not None else None
     if unit is not None and len(unit) > MAX_NAME_CHARS:
         unit = None
-    return PlainRoute(target, header, names, is_strict, device, is_bound, _name(metric), unit)
+    return PlainRoute(target, header, names, is_strict, device, is_bound, _name(metric), unit, device_span)
 
 
 @lru_cache(maxsize=1_000)

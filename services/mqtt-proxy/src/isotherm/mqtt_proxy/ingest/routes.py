@@ -81,6 +81,22 @@ class Router:
         self._first_match_only = first_match_only
         self.resolve: Callable[[str], tuple[ResolvedRoute, ...]] = lru_cache(maxsize=_CACHED_TOPICS)(self._resolve)
 
+    def device_level(self, topic: str) -> int | None:
+        """Return the level of `topic` that names the device and decides nothing else; None when there is none.
+
+        Every topic that differs from `topic` only in the text of this level has the same route and metric.
+        """
+        resolved = self.resolve(topic)
+        route = resolved[0].route if len(resolved) == 1 else None
+        level = route.device_level if route is not None else None
+        levels = topic.split("/")
+        # A wildcard at the first level does not match `$...`.
+        if route is None or level is None or not 0 < level < len(levels) or not levels[level]:
+            return None
+        if route.metric is None and not any(levels[level + 1 :]):
+            return None  # The level is the metric, too.
+        return level if all(_ignores(other, level, topic) for other in self.routes) else None
+
     @property
     def targets(self) -> tuple[str, ...]:
         """The Kafka topics of readings that the routes name, each once."""
@@ -114,6 +130,16 @@ class Router:
                 if self._first_match_only:
                     break
         return tuple(found)
+
+
+def _ignores(route: Route, level: int, topic: str) -> bool:
+    """Return whether a route matches all topics that differ from `topic` only in this level, or none of them."""
+    if route.source is None:
+        return False
+    wanted = without_share(route.source).split("/")
+    if "#" in wanted[: level + 1] or len(wanted) <= level or wanted[level] == "+":
+        return True
+    return not matches_filter("/".join([*wanted[:level], "+", *wanted[level + 1 :]]), topic)
 
 
 def _resolve(route: Route, topic: str) -> ResolvedRoute:

@@ -22,7 +22,7 @@ from isotherm.mqtt_proxy.ingest.headers import (
     publish_headers,
     user_properties,
 )
-from isotherm.mqtt_proxy.ingest.plain_route import Encode, PlainRoute, plain_route
+from isotherm.mqtt_proxy.ingest.plain_route import PLAIN_TOPIC_BYTES, Encode, PlainRoute, plain_route
 from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, Headers, ProducerRecord, headers_bytes
 from isotherm.mqtt_proxy.ingest.routes import ResolvedRoute, Router
 from isotherm.servicekit.avro import WireFormatError
@@ -224,7 +224,20 @@ class Translator:
             is_bound=bound is not None,
             metric=metric,
             units=self._rules.units,
+            device_span=self._device_span(topic),
         )
+
+    def _device_span(self, topic: str) -> tuple[int, int] | None:
+        """Return where the topic names the device if other topics, with another device there, are treated alike."""
+        rules = self._rules
+        if rules.device_id == "user" or not topic.isascii() or len(topic) > PLAIN_TOPIC_BYTES:
+            return None
+        level = self._router.device_level(topic) if rules.topic_bytes >= PLAIN_TOPIC_BYTES else None
+        if level is None:
+            return None
+        levels = topic.split("/")
+        start = sum(len(name) + 1 for name in levels[:level])
+        return start, start + len(levels[level])
 
     def dead_letter(self, publish: Publish, context: IngestContext, detail: str) -> TranslatedPublish:
         """Return the dead letter of a publish whose record Kafka refuses for the record's own sake (`detail`)."""

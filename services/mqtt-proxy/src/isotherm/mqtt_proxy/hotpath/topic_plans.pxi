@@ -1,0 +1,69 @@
+# What the publishes to one MQTT topic have in common, and to all topics that differ from it only in their device.
+
+from isotherm.mqtt_proxy.ingest.headers import TOPIC_HEADER
+from isotherm.mqtt_proxy.ingest.plain_route import PLAIN_TOPIC_BYTES
+
+cdef enum:
+    MAX_PATTERN_BYTES = 256    # isotherm.mqtt_proxy.ingest.plain_route.PLAIN_TOPIC_BYTES
+
+if PLAIN_TOPIC_BYTES != MAX_PATTERN_BYTES:
+    raise ImportError("the longest topic of a pattern differs")
+
+
+cdef class StoredReadings:
+    """The readings of one Kafka topic that were stored and not counted yet, by QoS."""
+
+    cdef str topic
+    cdef Py_ssize_t qos0, qos1
+
+    def __init__(self, str topic):
+        self.topic = topic
+
+
+cdef class TopicPlan:
+    """What the publishes of one connection to one MQTT topic have in common.
+
+    With a `device_span` it is a pattern, too: for all topics that have another device there, as `derive` makes them.
+    """
+
+    cdef str topic, target
+    cdef bytes name                  # of a pattern, in ASCII
+    cdef Py_ssize_t device_at, device_end
+    cdef ReadingEncoder encoder
+    cdef StoredReadings stored
+    cdef list headers0, headers1     # made for the first publish of the QoS
+    cdef Py_ssize_t headers0_bytes, headers1_bytes
+
+    def __init__(self, str topic, str target, ReadingEncoder encoder, device_span):
+        self.topic, self.target, self.encoder = topic, target, encoder
+        if device_span is not None:
+            self.name = topic.encode("ascii")
+            self.device_at, self.device_end = device_span
+
+    cdef bint covers(self, const char *name, Py_ssize_t length):
+        """Return whether the name differs from the pattern only in the device, and could be no other kind of name."""
+        cdef Py_ssize_t at, tail = PyBytes_GET_SIZE(self.name) - self.device_end
+        if length > MAX_PATTERN_BYTES or length <= self.device_at + tail:
+            return False
+        if memcmp(name, PyBytes_AS_STRING(self.name), self.device_at):
+            return False
+        if memcmp(name + length - tail, PyBytes_AS_STRING(self.name) + self.device_end, tail):
+            return False
+        for at in range(self.device_at, length - tail):
+            if not 32 < name[at] < 127 or name[at] == 43 or name[at] == 35 or name[at] == 47:  # + # /
+                return False
+        return True
+
+    cdef TopicPlan derive(self, str topic):
+        """Return the plan of another topic that the pattern covers."""
+        cdef TopicPlan plan = TopicPlan.__new__(TopicPlan)
+        plan.topic, plan.target, plan.encoder, plan.stored = topic, self.target, self.encoder, self.stored
+        plan.device_at = self.device_at
+        plan.device_end = len(topic) - (PyBytes_GET_SIZE(self.name) - self.device_end)
+        if self.headers0 is not None:
+            plan.headers0 = [(TOPIC_HEADER, topic), *self.headers0[1:]]
+            plan.headers0_bytes = self.headers0_bytes + len(topic) - len(self.topic)
+        if self.headers1 is not None:
+            plan.headers1 = [(TOPIC_HEADER, topic), *self.headers1[1:]]
+            plan.headers1_bytes = self.headers1_bytes + len(topic) - len(self.topic)
+        return plan
