@@ -127,7 +127,7 @@ class Bench:
     def fleet(self) -> None:
         """Measure QoS 1 of 1,200,000 devices, where a read brings several messages and where it brings one."""
         _head("1,200,000 devices over 10,000 connections")
-        goals = {10: 100_000, 1: 45_000}
+        goals = {5: 100_000, 1: 45_000}
         for window, goal in goals.items():
             with self.proxy(limits__connections=11_000) as server:
                 before = resident_bytes(server.pid)
