@@ -85,6 +85,7 @@ class Device(asyncio.Protocol):
         self._device_id, self._qos, self._window, self._meter = device_id, qos, window, meter
         self._is_clean: bool = not arguments.keep_session
         self._every_s: float | None = arguments.every
+        self._next_s = 0.0
         devices = arguments.devices
         self._turns = max(_VARIANTS, -(-devices // window))
 
@@ -127,7 +128,9 @@ class Device(asyncio.Protocol):
         self._sent_s = [time.perf_counter()] * self._window
         if self._every_s is not None:
             # Not all devices at once.
-            asyncio.get_running_loop().call_later(self._every_s * random.random(), self._tick)
+            loop = asyncio.get_running_loop()
+            self._next_s = loop.time() + self._every_s * random.random()
+            loop.call_at(self._next_s, self._tick)
             return
         if self._qos:
             self._outstanding = self._window
@@ -203,7 +206,8 @@ class Device(asyncio.Protocol):
             if not self._outstanding:
                 self._finish()
             return
-        asyncio.get_running_loop().call_later(self._every_s, self._tick)
+        self._next_s += self._every_s
+        asyncio.get_running_loop().call_at(self._next_s, self._tick)
         free, self._free, now_s = self._free, [], time.perf_counter()
         out = []
         for slot in free:
