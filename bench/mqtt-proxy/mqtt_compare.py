@@ -1,6 +1,6 @@
 """Compares the proxy, which stores in Kafka, with Mosquitto and amqtt, which do not, under the same load.
 
-    python bench/mqtt-proxy/mqtt_compare.py [--only rates fleet headline ...] [--server NAME ...] [--seconds S]
+    python bench/mqtt-proxy/mqtt_compare.py [--only rates gateways headline ...] [--server NAME ...] [--seconds S]
 
 Every server and the load generator are processes of their own on this machine, Kafka beside them. A message of the
 rates is one reading; with arrays a payload holds 10 or 50 of them, and READINGS are counted. What Kafka has stored is
@@ -41,8 +41,8 @@ HEALTHY = {"--connections": 100, "--window": 20, "--every": 0.5, "--seconds": 20
 LEAST_HEALTHY = 0.9
 STEADY = ((20, 50), (220, 50), (2_000, 500))
 """Publishes a second, and the devices that send them, each the next one after the answer."""
-FLEET = {"--connections": 10_000, "--devices": 120}
-"""The natural fleet of 10 billion readings a day: 1,200,000 devices behind 10,000 gateways."""
+GATEWAYS = {"--connections": 10_000, "--devices": 120}
+"""The devices of 10 billion readings a day: 1,200,000, behind 10,000 gateways."""
 HEADLINE_PER_S = 115_741
 """10 billion readings a day."""
 HEADLINE = {"--connections": 1_000, "--devices": 1_200, "--window": 20, "--warm-up": 20}
@@ -124,7 +124,7 @@ class Bench:
             _until_stored(server, before + done["total"] * readings, exactly=qos > 0)
         return done
 
-    def fleet(self) -> None:
+    def gateways(self) -> None:
         """Measure QoS 1 of 1,200,000 devices, where a read brings several messages and where it brings one."""
         _head("1,200,000 devices over 10,000 connections")
         goals = {5: 100_000, 1: 45_000}
@@ -132,7 +132,7 @@ class Bench:
             with self.proxy(limits__connections=11_000) as server:
                 before = resident_bytes(server.pid)
                 seconds = 5 * self.seconds
-                done = _load(server, FLEET | {"--qos": 1, "--window": window, "--warm-up": 20, "--seconds": seconds})
+                done = _load(server, GATEWAYS | {"--qos": 1, "--window": window, "--warm-up": 20, "--seconds": seconds})
                 grown = resident_bytes(server.pid) - before
                 what = f"QoS 1, window {window}"
                 per_cpu_s = done["messages"] / done["server_cpu_s"]
@@ -330,7 +330,7 @@ def main() -> None:
     cases: dict[str, Callable[[Bench], None]] = {
         "rates": Bench.rates,
         "arrays": Bench.arrays,
-        "fleet": Bench.fleet,
+        "gateways": Bench.gateways,
         "headline": Bench.headline,
         "misbehaving": Bench.misbehaving,
         "idle": Bench.idle,

@@ -158,7 +158,7 @@ def test_the_compiled_way_is_taken(loop: asyncio.AbstractEventLoop) -> None:
         taken.append(take())
         return taken[-1]
 
-    handler.plain = cast(Any, SimpleNamespace(take=counted, close=world.plain.close))
+    handler.plain = cast(Any, SimpleNamespace(take=counted, close=world.plain.close, has_taken_all=False))
     world.receive(b"".join(plain(number) for number in range(1, 21)))
     assert taken == [20]
     world.report([None] * 20)

@@ -78,25 +78,25 @@ def test_which_level_is_the_device(source: str, level: int | None, device: str |
     assert found.device_id == device
 
 
-FLEET = "INSERT INTO t SELECT * FROM a/+/t"
+GATEWAYS = "INSERT INTO t SELECT * FROM a/+/t"
 
 
 @pytest.mark.parametrize(
     ("routes", "topic", "level"),
     [
-        (FLEET, "a/x/t", 1),
-        (FLEET, "a//t", None),
-        (FLEET, "b/x/t", None),
+        (GATEWAYS, "a/x/t", 1),
+        (GATEWAYS, "a//t", None),
+        (GATEWAYS, "b/x/t", None),
         ("INSERT INTO t SELECT * FROM a/b/+", "a/b/x", None),
         ("INSERT INTO brightness SELECT * FROM a/b/+", "a/b/x", 2),
         ("INSERT INTO t SELECT * FROM +/t", "x/t", None),
         ("INSERT INTO t SELECT * FROM a/#", "a/x/t", None),
-        (f"{FLEET}; INSERT INTO u SELECT * FROM a/special/t", "a/x/t", None),
-        (f"{FLEET}; INSERT INTO u SELECT * FROM a/special/#", "a/x/t", None),
-        (f"{FLEET}; INSERT INTO u SELECT * FROM b/special/t", "a/x/t", 1),
-        (f"{FLEET}; INSERT INTO u SELECT * FROM a/special", "a/x/t", 1),
-        (f"{FLEET}; INSERT INTO u SELECT * FROM a/+/t", "a/x/t", None),
-        (f"{FLEET}; INSERT INTO u SELECT * FROM b/#", "a/x/t", 1),
+        (f"{GATEWAYS}; INSERT INTO u SELECT * FROM a/special/t", "a/x/t", None),
+        (f"{GATEWAYS}; INSERT INTO u SELECT * FROM a/special/#", "a/x/t", None),
+        (f"{GATEWAYS}; INSERT INTO u SELECT * FROM b/special/t", "a/x/t", 1),
+        (f"{GATEWAYS}; INSERT INTO u SELECT * FROM a/special", "a/x/t", 1),
+        (f"{GATEWAYS}; INSERT INTO u SELECT * FROM a/+/t", "a/x/t", None),
+        (f"{GATEWAYS}; INSERT INTO u SELECT * FROM b/#", "a/x/t", 1),
     ],
 )
 def test_which_level_only_names_the_device(routes: str, topic: str, level: int | None) -> None:
@@ -104,7 +104,7 @@ def test_which_level_only_names_the_device(routes: str, topic: str, level: int |
 
 
 def test_no_level_only_names_the_device_beside_a_regular_expression() -> None:
-    routes = [*kcql_routes(FLEET, device_level=None, metrics=frozenset()), *regex_routes("u:b.*", device_level=None)]
+    routes = [*kcql_routes(GATEWAYS, device_level=None, metrics=frozenset()), *regex_routes("u:b.*", device_level=None)]
     assert Router(routes, first_match_only=False).device_level("a/x/t") is None
 
 

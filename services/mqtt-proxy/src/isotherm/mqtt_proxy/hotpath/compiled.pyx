@@ -160,6 +160,7 @@ cdef class PlainPublishes:
     cdef TopicPlan _plan
     cdef Py_ssize_t _receive_maximum
     cdef bint is_acknowledging
+    cdef readonly bint has_taken_all    # whether the last `take` left no byte
 
     def __init__(
         self,
@@ -270,8 +271,8 @@ cdef class PlainPublishes:
             self._acl = self._access.acl
         records_left, bytes_left = gate.left
         records_left = min(records_left, <Py_ssize_t>producer.left)
-        is_v5, undecided = self._protocol.version == V5, self._undecided()
-        owed, ingest_ms = len(self._waiting), self._context.ingest_ms
+        is_v5, owed, ingest_ms = self._protocol.version == V5, len(self._waiting), self._context.ingest_ms
+        undecided = self._undecided() if is_v5 else 0
         take_sequences = self._pipeline.translator.take_sequences
         sequence, started_s = take_sequences(ingest_ms, 0), self._pipeline.clock()
         produce, append = producer.producer.produce, self._waiting.append
@@ -345,6 +346,7 @@ cdef class PlainPublishes:
                 payload_bytes += end - body
                 at = end
         finally:
+            self.has_taken_all = at == last
             if taken:
                 self._protocol.skip(at - start, taken)
                 take_sequences(ingest_ms, taken)

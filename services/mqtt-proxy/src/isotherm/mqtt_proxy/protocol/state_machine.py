@@ -115,11 +115,6 @@ class ServerProtocol:
         """How many bytes wait to be decoded."""
         return len(self._partial) + len(self._data) - self._at
 
-    @property
-    def has_outgoing(self) -> bool:
-        """Whether bytes wait to be sent."""
-        return bool(self._outgoing)
-
     def feed(self, data: bytes) -> None:
         """Add bytes from the client."""
         if self.state is ConnectionState.CLOSED:

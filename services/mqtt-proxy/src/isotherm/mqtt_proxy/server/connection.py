@@ -152,8 +152,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection, whoever closed its socket."""
         if self._transport is None:
-            # Its TLS handshake has failed.
-            self.ended = True
+            self.ended = True  # Its TLS handshake has failed.
         elif not self.ended:
             self._end("connection lost", with_will=True)
 
@@ -162,8 +161,7 @@ class Connection(asyncio.BufferedProtocol):
     def pump(self) -> None:
         """Handle the received bytes until all are used or as many events are held as allowed.
 
-        A publish that has to wait is held, and parsing continues: a PINGREQ is answered meanwhile, and everything that
-        must not overtake the publish is held behind it.
+        A publish that has to wait is held, and behind it what must not overtake it. A PINGREQ is answered meanwhile.
         """
         if self.ended or self._transport is None:
             return
@@ -177,8 +175,11 @@ class Connection(asyncio.BufferedProtocol):
             if waiting and not self._handle_held() and self._is_full():
                 self._pause()
                 break
-            if plain is not None and not waiting and not plain.take():
-                plain = None  # Where one publish is not plain, the next ones probably are not either.
+            if plain is not None and not waiting:
+                if not plain.take():
+                    plain = None  # Where one publish is not plain, the next ones probably are not either.
+                elif plain.has_taken_all and not self._paused:
+                    break
             event = protocol.next_event()
             if event is None:
                 if self._has_ended():
@@ -198,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
         if protocol.packets_received != before:
             self._keep_alive.last_packet_s = self._loop.time()
         self.send_outgoing()
-        if self._charged or protocol.buffered or held:
+        if self._charged or waiting or protocol.buffered:
             self._charge()
         if self._at_eof and not held and not self._has_ended():
             self._shut("connection lost", with_will=True)
@@ -263,8 +264,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self.was_accepted:
             self._metrics.connection_attempts["too many bytes buffered"] += 1
-            self.close(Reason.QUOTA_EXCEEDED, "all connections together buffer too much")
-        elif not self._paused:
+        if not (self.was_accepted and self._paused):
             self.close(Reason.QUOTA_EXCEEDED, "all connections together buffer too much")
 
     def _pause(self) -> None:
@@ -282,8 +282,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def send_outgoing(self) -> None:
         """Send the packets that wait to be sent."""
-        if self._protocol.has_outgoing and self._transport is not None:
-            self._transport.write(self._protocol.take_outgoing())
+        if self._transport is not None and (packets := self._protocol.take_outgoing()):
+            self._transport.write(packets)
 
     # -- ClientPort
 
@@ -304,7 +304,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_acks_sent(self) -> None:
         self._server.flush_soon(self)
-        if self._paused or self._held:
+        if self._paused or self._held.events:
             self._server.pump_soon(self)
 
     # -- CONNECT
