@@ -45,7 +45,7 @@ def readings_target() -> Callable[[bytes], None]:
     """Return the check that the compiled encoder writes what the translator writes, or declines."""
     route = _translator().plain_route(_TOPIC, _CONTEXT)
     assert route is not None
-    _target, header, names, is_strict, device_id, is_bound, metric, unit = route
+    _target, header, names, is_strict, device_id, is_bound, metric, unit, _span = route
     compiled = ReadingEncoder(
         header, FieldNames(names), is_strict=is_strict, device_id=device_id, is_bound=is_bound, metric=metric, unit=unit
     )
