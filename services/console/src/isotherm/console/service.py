@@ -37,6 +37,7 @@ from isotherm.servicekit import logs
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.group_offsets import GroupAdmin
 from isotherm.servicekit.lifecycle import Exit, Stop
 
 _log = logs.logger(__name__)
@@ -95,7 +96,7 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
             counters,
         ),
     )
-    admin = clients.admin(settings.kafka, f"{_NAME}-admin")
+    admin = clients.group_admin(settings.kafka, f"{_NAME}-admin")
     topics = KafkaTopics(admin, partial(_page_consumer, settings), timeout_ms=settings.read_timeout_ms)
     devices = DeviceBrowser(latest, provisioned, alerts, topics, schemas, device_health, now_ms, settings.search)
     components = _components(settings, cluster, writer, schemas, health, admin, topics, devices)
@@ -125,7 +126,7 @@ def _components(
     writer: ControlTopicWriter,
     schemas: SchemaRegistry,
     health: Health,
-    admin: AdminClient,
+    admin: GroupAdmin,
     topics: KafkaTopics,
     devices: DeviceBrowser,
 ) -> Components:
