@@ -31,11 +31,19 @@ def test_a_seed_always_gives_the_same_plan() -> None:
     assert len({tuple(make_plan(seed, SECONDS)) for seed in range(50)}) == 50
 
 
-def test_every_kind_and_every_target_occurs_in_fifty_seeds() -> None:
-    faults = [fault for seed in range(50) for fault in make_plan(seed, SECONDS)]
+def test_every_kind_and_every_target_occurs_in_four_hundred_seeds() -> None:
+    faults = [fault for seed in range(400) for fault in make_plan(seed, SECONDS)]
     assert {fault.kind for fault in faults} == set(plan.TARGETS)
     assert {fault.target for fault in faults} == {target for targets in plan.TARGETS.values() for target in targets}
     assert all(fault.target in plan.TARGETS[fault.kind] for fault in faults)
+    assert {fault.strength > 0 for fault in faults if fault.kind == plan.CLOCK_JUMP} == {True, False}
+
+
+def test_a_fault_says_what_it_does() -> None:
+    loss = Fault(3.0, plan.LOSE_PACKETS, "alerts>kafka-2", 4.0, 30)
+    assert str(loss) == "   3.0 s  alerts>kafka-2: lose-packets 30 % for 4.0 s"
+    assert Fault(3.0, plan.CLOCK_JUMP, "alerts", 4.0, -7).what == "clock-jump by -7 s for 4.0 s"
+    assert Fault(3.0, plan.KILL, "alerts", 4.0).what == "kill for 4.0 s"
 
 
 def test_at_most_one_broker_and_one_member_have_a_fault_at_a_time() -> None:
@@ -43,16 +51,19 @@ def test_at_most_one_broker_and_one_member_have_a_fault_at_a_time() -> None:
         faults = make_plan(seed, SECONDS)
         assert len(faults) >= 10
         assert max(fault.at_s + fault.lasts_s for fault in faults) <= SECONDS
-        for group in ((*plan.BROKERS, plan.LEADER), plan.MEMBERS):
+        between_brokers = [name for name, (client, _) in plan.PAIRS.items() if client in plan.BROKERS]
+        for group in ((*plan.BROKERS, plan.LEADER, *between_brokers), plan.MEMBERS):
             hits = [fault for fault in faults if fault.target in group]
             assert all(one.at_s + one.lasts_s < two.at_s for one, two in itertools.pairwise(hits))
 
 
 def test_the_line_of_a_run_has_its_seed_faults_and_verdict() -> None:
     faults = [Fault(1.0, plan.KILL, "kafka", 2.0), Fault(3.0, plan.KILL, "registry", 2.0)]
-    happened = Happened(faults, [Fault(5.0, plan.FULL_DISK, "kafka-3", 2.0)], Counter({"alerts": 2}))
+    unseen, late = Fault(4.0, plan.CUT, "kafka", 2.0), Fault(5.0, plan.FULL_DISK, "kafka-3", 2.0)
+    happened = Happened(faults, [unseen], [late], Counter({"alerts": 2}))
     line = result_line(3, 300.0, happened, "clean", "abc")
-    assert line.endswith("commit=abc seed=3 seconds=300 kill=2 left-out=full-disk:1 ended=alerts:2 history=clean\n")
+    counted = "kill=2 without-effect=cut:1 left-out=full-disk:1 ended=alerts:2"
+    assert line.endswith(f"commit=abc seed=3 seconds=300 {counted} history=clean\n")
     both = result_line(12, 60.0, Happened(), "clean", "abc") + line
     assert [next_seed(recorded) for recorded in ("", line, both)] == [0, 4, 13]
 

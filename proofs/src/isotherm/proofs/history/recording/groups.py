@@ -14,7 +14,7 @@ from isotherm.proofs.history.recording.history_file import HistoryFile
 from isotherm.servicekit.kafka.group_offsets import committed_offsets
 
 _REQUEST_TIMEOUT_S = 10.0
-_ASKS_ONLY = {"enable.auto.commit": False, "isolation.level": "read_uncommitted"}
+_ASKS_ONLY = {"enable.auto.commit": False, "isolation.level": "read_uncommitted", "log_level": 0}
 _QUIET_SAMPLES = 3
 """So many samples without news in a row are the end: tasks commit within seconds after they have written."""
 _MOST_LAST_SAMPLES = 60
