@@ -14,12 +14,16 @@ from typing import Any
 
 import pytest
 
+from isotherm.demo.system import System
 from isotherm.proofs.__main__ import main
 from isotherm.proofs.faults import command, plan
 from isotherm.proofs.faults.command import Happened, next_seed, result_line
+from isotherm.proofs.faults.effects import Means
 from isotherm.proofs.faults.plan import Fault, make_plan
 from isotherm.proofs.faults.relay import Relay, Relays
+from isotherm.stack.clusters import Nodes
 from isotherm.stack.ports import LOOPBACK, hold_free_port, release
+from isotherm.stack.stack import Stack
 
 SECONDS = 300.0
 WITHIN_S = 20.0
@@ -79,6 +83,19 @@ def test_a_run_that_does_not_finish_is_on_record(tmp_path: Path, monkeypatch: py
         lines = (tmp_path / "fault-runs.txt").read_text(encoding="utf-8").splitlines()
         assert f" seed={seed} seconds=300 " in lines[-1]
         assert lines[-1].endswith(" history=not-finished")
+
+
+def test_each_end_of_a_pair_is_a_part_of_the_system_and_its_server_can_be_found(tmp_path: Path) -> None:
+    relay_ports = dict.fromkeys(plan.BROKERS, 1)
+    stack = Stack(tmp_path, nodes=Nodes(kafka=3, hazelcast=2), advertised_brokers=tuple(relay_ports.values()))
+    system = System(stack)
+    servers = {server.name: server for server in system.servers}
+    means = Means(further_ports=command.further_ports(system, relay_ports))
+    for client, server in plan.PAIRS.values():
+        assert client in servers
+        assert means.ports(servers[server])
+    assert system.ports.coap in means.ports(system.sensors)
+    assert {name for name in plan.DISKS if not servers[name].data_folder.is_relative_to(tmp_path)} == set()
 
 
 @pytest.fixture

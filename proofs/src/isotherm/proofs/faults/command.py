@@ -234,7 +234,13 @@ def _means(
     for node in system.stack.kafka_cluster.nodes:
         release(relay_ports[node.name])
         relays[node.name] = links.listen(relay_ports[node.name], node.port)
-    return Means(relays, relay_ports, mounted, clocks, filters_packets=is_isolated and packets.is_possible())
+    filters_packets = is_isolated and packets.is_possible()
+    return Means(relays, further_ports(system, relay_ports), mounted, clocks, filters_packets=filters_packets)
+
+
+def further_ports(system: System, relay_ports: dict[str, int]) -> dict[str, int]:
+    """Return where clients find servers beside their own TCP ports: relays of brokers, the datagrams of CoAP devices."""
+    return {**relay_ports, system.sensors.name: system.ports.coap}
 
 
 def _commit() -> str:

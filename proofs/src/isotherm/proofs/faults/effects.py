@@ -34,8 +34,8 @@ class Means:
 
     relays: Mapping[str, Relay] = field(default_factory=dict)
     """By the name of the broker behind."""
-    relay_ports: Mapping[str, int] = field(default_factory=dict)
-    """Where clients find each broker."""
+    further_ports: Mapping[str, int] = field(default_factory=dict)
+    """Where clients find a server, beside the TCP ports on which it listens itself."""
     disks: Mapping[str, Disk] = field(default_factory=dict)
     """By the name of the server whose data are on it."""
     clocks: Mapping[str, Clock] = field(default_factory=dict)
@@ -67,13 +67,14 @@ class Means:
             return _disk_effect(fault, self.disks[server.name])
         if fault.kind == plan.LOSE_PACKETS:
             assert peer is not None
-            lost = LostPackets(server, self._ports(peer), fault.strength)
+            lost = LostPackets(server, self.ports(peer), fault.strength)
             return Effect(lost.begin, lambda: lost.dropped() > 0, lost.end)
         return _relay_effect(fault, self.relays[server.name])
 
-    def _ports(self, peer: Server) -> Collection[int]:
-        relay_port = self.relay_ports.get(peer.name)
-        return peer.ports if relay_port is None else (*peer.ports, relay_port)
+    def ports(self, server: Server) -> Collection[int]:
+        """All ports at which clients find a server."""
+        further = self.further_ports.get(server.name)
+        return server.ports if further is None else (*server.ports, further)
 
 
 def _disk_effect(fault: Fault, disk: Disk) -> Effect:
