@@ -20,6 +20,7 @@ WORLD = ConnectorsWorld()
 Patch = pytest.MonkeyPatch
 REBALANCES = tuple(Fault("stop", 10_000 + 15_000 * number, 1, number % 3) for number in range(6))
 KILLS = tuple(Fault("kill", 10_000 + 15_000 * number, 2_000, number % 3) for number in range(4))
+FREEZES = (Fault("freeze", 20_000, 60_000, 0), Fault("freeze", 25_000, 60_000, 1))
 DEATHS = tuple(Fault("task_dies", 10_000 + 5_000 * number, 1, number) for number in range(10))
 
 
@@ -75,6 +76,10 @@ def forget_revoked_partitions(patch: Patch) -> None:
     patch.setattr(Controller, "revoked", lambda *_: None)
 
 
+def keep_what_was_lost(patch: Patch) -> None:
+    patch.setattr(DistributedWorker, "_lost", lambda *_: None)
+
+
 def never_restart_a_failed_task(patch: Patch) -> None:
     patch.setattr(controller._Task, "may_start", lambda self, _now_ms: self.failure is None)
 
@@ -89,6 +94,7 @@ def never_restart_a_failed_task(patch: Patch) -> None:
         (leave_statuses_behind, REBALANCES, "workers report"),
         (forget_revoked_partitions, REBALANCES, ""),
         (never_restart_a_failed_task, DEATHS, "desired are"),
+        (keep_what_was_lost, FREEZES, "while it ran on"),
     ],
 )
 def test_a_fault_in_the_code_is_convicted(

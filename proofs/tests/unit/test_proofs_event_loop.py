@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from isotherm.proofs.kernel import stand_ins
@@ -28,6 +29,10 @@ class World:
         self.loop.call_soon(lambda: self.loop.create_task(work))
         self.run.run(self.run.now_ms + 1000 * seconds)
         assert self.loop.failures == []
+
+    def let_time_pass(self) -> None:
+        self.run.call_later(30_000.0, lambda: None)
+        self.run.run(60_000.0)
 
 
 class Recorder(asyncio.Protocol):
@@ -244,3 +249,38 @@ def test_the_same_seed_gives_the_same_trace() -> None:
         return world.run.lines or []
 
     assert trace(1) == trace(1) != trace(2)
+
+
+async def fail() -> None:
+    raise ValueError("unheard")
+
+
+def test_an_exception_that_nobody_asks_for_is_told_some_time_later() -> None:
+    world, tasks = World(), list[asyncio.Task[None]]()
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        tasks.append(loop.create_task(fail(), name="lost"))
+        tasks.append(loop.create_task(fail()))
+        loop.create_future().set_exception(OSError("future"))
+        with suppress(ValueError):
+            await tasks[1]
+
+    world.work(work(), seconds=1.0)
+    assert world.loop.unheard_failures() == []
+    world.let_time_pass()
+    assert world.loop.unheard_failures() == [
+        "nobody asks for the exception of a future: OSError('future')",
+        "nobody asks for the exception of lost: ValueError('unheard')",
+    ]
+
+
+def test_failures_in_a_second_loop_of_the_process_are_told_too() -> None:
+    world = World()
+    beside, tasks = world.loop.beside(), list[asyncio.Task[None]]()
+    beside.call_soon(lambda: 1 / 0)
+    beside.call_soon(lambda: tasks.append(beside.create_task(fail(), name="lost")))
+    world.let_time_pass()
+    unhandled, lost = world.loop.unheard_failures()
+    assert "ZeroDivisionError" in unhandled
+    assert "lost" in lost

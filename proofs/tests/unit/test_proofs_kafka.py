@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import cast
@@ -256,8 +256,37 @@ def test_a_group_shares_its_partitions_through_a_join_a_freeze_and_a_kill() -> N
     run.run(90_000)
     assert {one for reader in readers for one in reader.seen} == {(number % 4, number // 4) for number in range(200)}
     assert cluster.groups.fetch("g", {("t", 0)}) == {("t", 0): CommittedOffset(50, "m")}
-    stale = lambda: cluster.groups.commit("g", "b#2", 1, {("t", 0): CommittedOffset(1)})  # noqa: E731
+    stale = lambda: cluster.groups.commit("g", "b#2", 1, {("t", 0): CommittedOffset(1)}, lambda _refused: None)  # noqa: E731
     assert code_of(stale) == KafkaError.UNKNOWN_MEMBER_ID
+
+
+def failing_commit(seed: int) -> tuple[dict[int, int], set[int], float]:
+    """Commit three partitions while commits fail; return the refused ones with their codes, those stored, the time."""
+    run = Simulation(seed)
+    cluster = Cluster(run)
+    cluster.create_topic("t", 3)
+    cluster.groups.commit_failures = 1.0
+    places = {("t", number): CommittedOffset(5) for number in range(3)}
+    answers: list[tuple[dict[int, int], float]] = []
+
+    def answered(refused: Mapping[tuple[str, int], int]) -> None:
+        answers.append(({number: code for (_, number), code in refused.items()}, run.now_ms))
+
+    cluster.groups.commit("g", "", -1, places, answered)
+    run.run(10_000)
+    ((refused, answered_ms),) = answers
+    return refused, {number for _, number in cluster.groups.fetch("g", set(places))}, answered_ms
+
+
+def test_a_commit_is_refused_for_some_partitions_or_times_out_with_either_outcome() -> None:
+    commits = [failing_commit(seed) for seed in range(40)]
+    partial = [one for one in commits if KafkaError.UNKNOWN_TOPIC_OR_PART in one[0].values()]
+    late = [one for one in commits if one not in partial]
+    assert all({*refused} == {0, 1, 2} - stored and at_ms == 0 for refused, stored, at_ms in partial)
+    assert {len(stored) for _, stored, _ in partial} == {0, 1, 2}
+    assert all(refused == dict.fromkeys(range(3), KafkaError.REQUEST_TIMED_OUT) for refused, _, _ in late)
+    assert {len(stored) for _, stored, _ in late} == {0, 3}
+    assert {at_ms for *_, at_ms in late} == {5_000}
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.2])

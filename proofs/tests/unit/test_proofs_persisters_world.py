@@ -8,6 +8,7 @@ from itertools import count, islice
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 from isotherm.persisters.api.ownership import Lease, Ownership
 from isotherm.persisters.buffers import in_flight_batch
@@ -183,6 +184,13 @@ def test_a_task_that_waits_for_a_rebalance_does_not_write_when_it_is_cut_off_fro
     assert WORLD.run(Scenario(14, CUT_OFF)).findings == []
     renew_the_lease_at_each_look(monkeypatch)
     assert "a late write" in WORLD.run(Scenario(14, CUT_OFF)).findings[0]
+
+
+def test_a_task_goes_on_when_the_coordinator_does_not_know_a_partition_yet(monkeypatch: Patch) -> None:
+    scenario = Scenario(16, (Fault("commits_fail", 1_000, 38_000, 0, 0.1),))
+    assert WORLD.run(scenario).findings == []
+    monkeypatch.setattr(offsets, "RETRIABLE", offsets.RETRIABLE - {KafkaError.UNKNOWN_TOPIC_OR_PART})
+    assert "UNKNOWN_TOPIC_OR_PART" in WORLD.run(scenario).findings[0]
 
 
 def test_a_finding_is_shrunk_to_the_faults_that_it_needs(monkeypatch: Patch) -> None:

@@ -19,6 +19,8 @@ from isotherm.proofs.kafka.timers import Cancel, Timers
 
 INITIAL_DELAY_MS = 3_000.0
 """`group.initial.rebalance.delay.ms`: how long the first rebalance of an empty group waits for more members."""
+_COMMIT_TIMEOUT_MS = 5_000.0
+"""`offsets.commit.timeout.ms`: how long the coordinator waits for the replicas of its topic of offsets."""
 
 
 class CommittedOffset(NamedTuple):
@@ -92,6 +94,8 @@ class GroupCoordinator:
         self.on_commit: Callable[[str, Mapping[Partition, CommittedOffset]], None] = lambda _group, _offsets: None
         """Is told of every commit that is taken, with the group."""
         self.initial_delay_ms = INITIAL_DELAY_MS
+        self.commit_failures = 0.0
+        """Probability that a commit is refused for some of its partitions, or times out."""
         self.away_code: int | None = None
         """What every request is refused with while the coordinator moves: NOT_COORDINATOR and the like."""
 
@@ -156,9 +160,18 @@ class GroupCoordinator:
         self._remove(group_id, group, member_id)
 
     def commit(
-        self, group_id: str, member_id: str, generation: int, offsets: Mapping[Partition, CommittedOffset]
+        self,
+        group_id: str,
+        member_id: str,
+        generation: int,
+        offsets: Mapping[Partition, CommittedOffset],
+        answer: Callable[[Mapping[Partition, int]], None],
     ) -> None:
-        """Store offsets; without a member, only of a group that has none. Raises RefusedError."""
+        """Store offsets; without a member, only of a group that has none. Raises RefusedError.
+
+        The answer has the error code of each partition that is refused. It comes late when the replicas of the topic of
+        offsets do not answer in time: then all are refused, and nobody knows whether they are stored.
+        """
         group = self._here(group_id)
         if not member_id and generation < 0:
             if group.members:
@@ -168,6 +181,22 @@ class GroupCoordinator:
             if group.state is _State.COMPLETING:
                 raise RefusedError(KafkaError.REBALANCE_IN_PROGRESS)
             self._extend_session(group_id, group, member_id)
+        chance, refused = self._timers.random, dict[Partition, int]()
+        does_fail = self.commit_failures > 0 and chance.random() < self.commit_failures
+        if does_fail and chance.random() < 0.5:
+            refused = dict.fromkeys(offsets, KafkaError.REQUEST_TIMED_OUT)
+            self._timers.note("commit times out", group_id, member_id)
+            self._timers.call_later(_COMMIT_TIMEOUT_MS, lambda: answer(refused))
+            if chance.random() < 0.5:
+                return
+        else:
+            if does_fail:
+                # The coordinator does not know a partition yet, or has forgotten it (`KafkaApis.handleOffsetCommit`).
+                unknown = [one for one in sorted(offsets) if chance.random() < 0.5] or [min(offsets)]
+                refused = dict.fromkeys(unknown, KafkaError.UNKNOWN_TOPIC_OR_PART)
+                self._timers.note("commit refused", group_id, member_id, unknown)
+                offsets = {one: offset for one, offset in offsets.items() if one not in refused}
+            answer(refused)
         group.offsets.update(offsets)
         for partition, committed in sorted(offsets.items()):
             self._timers.note("committed", group_id, member_id, *partition, *committed)

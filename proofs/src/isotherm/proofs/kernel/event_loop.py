@@ -26,6 +26,8 @@ Ts = TypeVarTuple("Ts")
 
 _RESOLUTION_S = 1e-6
 """Timers that are due so soon are due now; the clock is a sum of floating point numbers."""
+_HEARD_WITHIN_S = 5.0
+"""Who waits for a task asks for its exception in one of the next turns."""
 
 
 class _Future(asyncio.Future[Any]):
@@ -38,6 +40,13 @@ class _Future(asyncio.Future[Any]):
     def __hash__(self) -> int:
         return self._hash
 
+    def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
+        """Fail; the loop watches whether anybody asks why."""
+        super().set_exception(exception)
+        loop = self.get_loop()
+        assert isinstance(loop, VirtualEventLoop)
+        loop.watch_failed(self)
+
 
 class _Task(asyncio.Task[Any]):
     """A task whose place in a set is the same in every run."""
@@ -48,6 +57,11 @@ class _Task(asyncio.Task[Any]):
 
     def __hash__(self) -> int:
         return self._hash
+
+
+def _is_unheard(future: asyncio.Future[Any]) -> bool:
+    """Return whether a future has failed, and nobody has asked for its exception."""
+    return bool(future._log_traceback)
 
 
 class VirtualEventLoop(_Loop):
@@ -75,6 +89,9 @@ class VirtualEventLoop(_Loop):
         """When the next turn begins, and what cancels it."""
         self._readers: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._failed: list[tuple[float, asyncio.Future[Any]]] = []
+        """When tasks and futures failed, until somebody asks why."""
+        self._beside: list[VirtualEventLoop] = []
         self._executor = ThreadPool(process, "default", threads)
         process.at_kill.append(self._abandon)
 
@@ -82,7 +99,8 @@ class VirtualEventLoop(_Loop):
 
     def beside(self) -> VirtualEventLoop:
         """Return the loop of another thread of the process."""
-        return VirtualEventLoop(self.process, self._network, latency_ms=self._latency_ms)
+        self._beside.append(VirtualEventLoop(self.process, self._network, latency_ms=self._latency_ms))
+        return self._beside[-1]
 
     @property
     def is_dead(self) -> bool:
@@ -211,8 +229,32 @@ class VirtualEventLoop(_Loop):
             raise RuntimeError("the process is dead")
         task: asyncio.Task[Any] = _Task(coro, loop=self, name=None if name is None else str(name), context=context)
         self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        task.add_done_callback(self._task_ended)
         return task
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if _is_unheard(task):
+            self.watch_failed(task)
+
+    def watch_failed(self, future: asyncio.Future[Any]) -> None:
+        """Remember a future that has failed.
+
+        asyncio reports an exception that nobody has asked for when the future is collected as garbage, so at a time
+        that depends on more than the seed.
+        """
+        self._failed = [one for one in self._failed if _is_unheard(one[1])]
+        self._failed.append((self.time(), future))
+
+    def unheard_failures(self) -> list[str]:
+        """Return the unhandled exceptions of the process's loops, and those that nobody has asked for in a while."""
+        late_s = self.time() - _HEARD_WITHIN_S
+        found = [f"{one.get('message')}: {one.get('exception')!r}" for one in self.failures]
+        for failed_s, future in self._failed:
+            if failed_s <= late_s and _is_unheard(future):
+                name = future.get_name() if isinstance(future, asyncio.Task) else "a future"
+                found.append(f"nobody asks for the exception of {name}: {future._exception!r}")
+        return found + [text for loop in self._beside for text in loop.unheard_failures()]
 
     def run_in_executor(  # type: ignore[override]  # typeshed types the arguments as a TypeVarTuple
         self, executor: Executor | None, func: Callable[..., Any], *args: Any

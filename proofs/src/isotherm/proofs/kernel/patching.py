@@ -13,6 +13,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from isotherm.proofs.kernel import stand_ins
+from isotherm.proofs.kernel.garbage import collected_by_timers
 
 _MODULES: tuple[tuple[str, ModuleType, Any], ...] = (
     ("threading", threading, stand_ins.threading),
@@ -67,7 +68,8 @@ def simulated_modules(prefix: str | tuple[str, ...], replaced: dict[str, Any] | 
         name, attribute = where.split(":")
         put(sys.modules[name], attribute, value)
     try:
-        yield
+        with collected_by_timers():
+            yield
     finally:
         for owner, name, value in reversed(undo):
             setattr(owner, name, value)

@@ -10,6 +10,8 @@ from itertools import count
 
 from greenlet import getcurrent, greenlet
 
+from isotherm.proofs.kernel.garbage import collect_after
+
 _STEP_MS = 0.001
 """How much time a turn of a thread takes, so that a thread that polls without waiting lets time pass."""
 _MOST_TURNS = 100_000
@@ -128,6 +130,7 @@ class Simulation:
         self._digest = hashlib.sha256()
         self._timers: list[tuple[float, int, list[Callable[[], None]]]] = []
         self._numbers = count()
+        self._past_timers = 0
         self._ready: list[Thread] = []
         self.current: Thread | None = None
         self.failed_threads: list[Thread] = []
@@ -201,6 +204,8 @@ class Simulation:
                 if due_ms > until_ms:
                     break
                 heapq.heappop(self._timers)
+                self._past_timers += 1
+                collect_after(self._past_timers)
                 if entry:
                     turns_here = turns_here if due_ms <= self.now_ms else 0
                     self.now_ms = max(self.now_ms, due_ms)

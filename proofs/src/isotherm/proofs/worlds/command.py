@@ -10,9 +10,12 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkContext, SpawnContext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +34,8 @@ RESULTS = Path("docs/results/simulation.txt")
 _CHUNK = 5
 _SLICE = 4
 """After so many chunks the results are written."""
+_REPLAYED = 20
+"""One of so many seeds is run again in a process that shares nothing with the first: its trace must be the same."""
 _HOUR_MS = 3_600_000.0
 
 
@@ -83,7 +88,11 @@ def end_with_parent() -> None:
 
 def world_of(name: str) -> World:
     """Import a world."""
-    module, attribute = WORLDS[name].split(":")
+    return _imported(WORLDS[name])
+
+
+def _imported(where: str) -> World:
+    module, attribute = where.split(":")
     world: World = getattr(importlib.import_module(module), attribute)()
     return world
 
@@ -150,6 +159,8 @@ def _run_chunk(name: str, seeds: range) -> _Found:
         faults.update(one.kind for one in scenario.faults)
         if outcome.findings:
             findings.append((scenario, outcome.findings[0]))
+        elif seed % _REPLAYED == 0 and (other := _run_anew(name, scenario).digest) != outcome.digest:
+            findings.append((scenario, f"the trace is {outcome.digest}, in another process {other}"))
     return _Found(total, _cpu_s() - begun_s, findings, faults)
 
 
@@ -159,14 +170,18 @@ def _cpu_s() -> float:
 
 def _run_alone(world: World, scenario: Scenario) -> Outcome:
     """Run a scenario in a process of its own, as who replays it does: nothing of an earlier run is left there."""
-    context = multiprocessing.get_context("fork")
+    return _received(multiprocessing.get_context("fork"), lambda sender: _send_outcome(sender, world, scenario))
+
+
+def _run_anew(name: str, scenario: Scenario) -> Outcome:
+    """Run a scenario in a new interpreter, which has other addresses in memory."""
+    return _received(multiprocessing.get_context("spawn"), partial(_send_outcome_of, WORLDS[name], scenario))
+
+
+def _received(context: ForkContext | SpawnContext, run: Callable[[Connection], None]) -> Outcome:
+    """Return what `run` sends from another process."""
     receiver, sender = context.Pipe(duplex=False)
-
-    def run() -> None:
-        end_with_parent()
-        sender.send(_outcome_of(world, scenario))
-
-    process = context.Process(target=run)
+    process = context.Process(target=run, args=(sender,))
     process.start()
     sender.close()
     try:
@@ -176,6 +191,15 @@ def _run_alone(world: World, scenario: Scenario) -> Outcome:
         outcome = Outcome([f"the process of the world ended with code {process.exitcode}"], 0.0, "")
     process.join()
     return outcome
+
+
+def _send_outcome_of(where: str, scenario: Scenario, sender: Connection) -> None:
+    _send_outcome(sender, _imported(where), scenario)
+
+
+def _send_outcome(sender: Connection, world: World, scenario: Scenario) -> None:
+    end_with_parent()
+    sender.send(_outcome_of(world, scenario))
 
 
 def _outcome_of(world: World, scenario: Scenario) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,25 +28,40 @@ class RunningTask:
 class ConnectorTruth:
     """What must hold at every start of a task and at the end."""
 
-    def __init__(self, cluster: Cluster, note: Callable[..., None]) -> None:
-        self._cluster, self._note = cluster, note
+    def __init__(self, cluster: Cluster, note: Callable[..., None], now_ms: Callable[[], float]) -> None:
+        self._cluster, self._note, self._now_ms = cluster, note, now_ms
         self.findings: list[str] = []
         self.running: list[RunningTask] = []
-        self.excused: set[str] = set()
-        """Worker processes that were killed, frozen or cut off: others may begin their tasks before they end them."""
+        self._excused_until_ms: dict[str, float] = {}
+        """By worker process: it was killed, frozen or cut off, so others may begin its tasks before it ends them."""
 
     def find(self, text: str) -> None:
         """Add a finding."""
         self._note("FINDING", text)
         self.findings.append(text)
 
+    def excuse(self, workers: Iterable[str], until_ms: float) -> None:
+        """Let others begin the tasks of these worker processes before they end them, until this time."""
+        for worker in workers:
+            self._excused_until_ms[worker] = max(until_ms, self._excused_until_ms.get(worker, 0.0))
+
+    def judge_running(self) -> None:
+        """Judge what runs now: no task twice whose worker has no excuse."""
+        for index, task in enumerate(self.running):
+            for other in self.running[index + 1 :]:
+                self._judge_pair(other, task)
+
     def started(self, task: RunningTask) -> None:
         """Judge the start of a task's process."""
         for other in self.running:
-            is_same = (other.connector, other.task) == (task.connector, task.task)
-            if is_same and other.worker not in self.excused:
-                self.find(f"{task.connector}/{task.task} began on {task.worker} while it ran on {other.worker}")
+            self._judge_pair(task, other)
         self.running.append(task)
+
+    def _judge_pair(self, task: RunningTask, other: RunningTask) -> None:
+        """Judge a task that began while `other` ran."""
+        is_same = (other.connector, other.task) == (task.connector, task.task)
+        if is_same and self._now_ms() >= self._excused_until_ms.get(other.worker, 0.0):
+            self.find(f"{task.connector}/{task.task} began on {task.worker} while it ran on {other.worker}")
 
     def ended(self, task: RunningTask) -> None:
         """Note the end of a task's process."""

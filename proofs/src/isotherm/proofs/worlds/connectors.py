@@ -30,6 +30,8 @@ from isotherm.servicekit.lifecycle import Stop
 GROUP = "sinks"
 _CALM_MS = 10 * 60_000.0
 _STOP_TIMEOUT_MS = 10_000
+_EXCUSE_MS = 15_000.0
+"""How long after a fault, a session and the time to stop a task a worker may still run what others run."""
 _KINDS = (*workers.KINDS, ("task_dies", 8, (1, 2)), ("tasks_hang", 1, (1_000, 60_000)))
 _CHANGES = ("create", "create", "config", "PAUSED", "STOPPED", "STARTED", "restart", "delete", "broken")
 
@@ -169,7 +171,7 @@ class _Run(WorkerFaults[Worker]):
         self.cluster.create_topic(TASKS, PARTITIONS)
         self.cluster.create_topic(CONNECTORS, is_compacted=True)
         self.cluster.create_topic(STATUS, 3, is_compacted=True)
-        self.truth = ConnectorTruth(self.cluster, self.run.note)
+        self.truth = ConnectorTruth(self.cluster, self.run.note, lambda: self.run.now_ms)
         self.workers = [Worker(number) for number in range(WORKERS)]
         self.tasks: list[TaskModel] = []
         self.do_tasks_hang = False
@@ -230,7 +232,11 @@ class _Run(WorkerFaults[Worker]):
             suffering: Sequence[Worker] = [self.workers[fault.target]]
         else:
             suffering = self.workers if fault.kind.startswith(("broker", "coordinator")) else []
-        self.truth.excused.update(one.process.name for one in suffering if one.process is not None)
+        excused_ms = fault.for_ms + self._session_ms + _STOP_TIMEOUT_MS + _EXCUSE_MS
+        names = [one.process.name for one in suffering if one.process is not None]
+        self.truth.excuse(names, self.run.now_ms + excused_ms)
+        if names:
+            self.run.call_later(excused_ms, self.truth.judge_running)
         self.apply(fault)
 
     def _fault_task_dies(self, fault: Fault) -> None:

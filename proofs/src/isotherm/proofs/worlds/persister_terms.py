@@ -14,6 +14,7 @@ TOPIC = "readings"
 
 KINDS = (
     *workers.KINDS,
+    workers.COMMITS_FAIL,
     ("freeze_in_write", workers.WORKERS, (5_000, 90_000)),
     ("kill_in_write", workers.WORKERS, (1, 10_000)),
     ("store_down", 1, (1_000, 120_000)),

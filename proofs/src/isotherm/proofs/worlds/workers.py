@@ -27,6 +27,8 @@ KINDS = (
     ("broker_loss", NODES, (1_000, 120_000)),
     ("coordinator_away", 1, (500, 60_000)),
 )
+COMMITS_FAIL = ("commits_fail", 1, (1_000, 60_000))
+"""A kind for services that commit offsets."""
 
 
 @dataclass
@@ -144,3 +146,8 @@ class WorkerFaults(Generic[W]):
         groups = self.cluster.groups
         groups.away_code = KafkaError.NOT_COORDINATOR
         self.later(fault, lambda: setattr(groups, "away_code", None))
+
+    def _fault_commits_fail(self, fault: Fault) -> None:
+        groups = self.cluster.groups
+        groups.commit_failures = fault.share
+        self.later(fault, lambda: setattr(groups, "commit_failures", 0.0))

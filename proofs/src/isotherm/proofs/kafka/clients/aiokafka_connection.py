@@ -6,7 +6,7 @@ A request is answered by an object with the fields of aiokafka's response; of al
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -164,7 +164,8 @@ class BrokerRequests:
             leaders = [self._cluster.leader_of((topic, number)) for number in range(counts[topic])]
             parts = [(0, number, leader, [leader], [leader]) for number, leader in enumerate(leaders)]
             topics.append((0, topic, False, parts))
-        brokers = [(node, f"{_HOST}{node}", 9092, None) for node in range(NODES)]
+        # aiokafka keeps brokers in sets, and the hash of None is its address.
+        brokers = [(node, f"{_HOST}{node}", 9092, f"rack-{node}") for node in range(NODES)]
         answer(SimpleNamespace(API_VERSION=1, brokers=brokers, controller_id=0, topics=topics))
 
     def _FindCoordinatorRequest(self, request: Any, answer: Answer) -> None:  # noqa: N802
@@ -230,11 +231,16 @@ class BrokerRequests:
             for topic, partitions in request._topics
             for number, offset, metadata in partitions
         }
-        self._cluster.groups.commit(
-            request._consumer_group, request._consumer_id, request._consumer_group_generation_id, offsets
-        )
-        coded = [(topic, [(one[0], 0) for one in partitions]) for topic, partitions in request._topics]
-        answer(SimpleNamespace(topics=coded))
+
+        def committed(refused: Mapping[Partition, int]) -> None:
+            coded = [
+                (topic, [(number, refused.get((topic, number), 0)) for number, *_ in partitions])
+                for topic, partitions in request._topics
+            ]
+            answer(SimpleNamespace(topics=coded))
+
+        member, generation = request._consumer_id, request._consumer_group_generation_id
+        self._cluster.groups.commit(request._consumer_group, member, generation, offsets, committed)
 
     def _OffsetFetchRequest(self, request: Any, answer: Answer) -> None:  # noqa: N802
         wanted = {(topic, number) for topic, numbers in request._partitions for number in numbers}

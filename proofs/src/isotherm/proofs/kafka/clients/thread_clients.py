@@ -15,7 +15,7 @@ from isotherm.proofs.kafka.clients.connection import Connection
 from isotherm.proofs.kafka.clients.fetcher import BEGINNING, END, Delivered, Fetcher, PartitionEvent
 from isotherm.proofs.kafka.clients.membership import Membership, MembershipSettings, RebalanceKind
 from isotherm.proofs.kafka.groups import CommittedOffset
-from isotherm.proofs.kafka.network import BrokenError, Request, acknowledged
+from isotherm.proofs.kafka.network import BrokenError, Request
 from isotherm.proofs.kafka.refusal import RefusedError
 from isotherm.proofs.kernel.simulation import Simulation, Thread
 
@@ -172,16 +172,20 @@ class Consumer:
     def commit(
         self, *, offsets: Sequence[TopicPartition], asynchronous: bool = True, **_: object
     ) -> list[TopicPartition]:
-        """Commit offsets with their metadata. Raises KafkaException."""
+        """Commit offsets with their metadata. Raises KafkaException if Kafka refuses any of them."""
         found = {(one.topic, one.partition): CommittedOffset(one.offset, one.metadata or "") for one in offsets}
         membership, cluster = self.membership, self._connection.cluster
         group, member, generation = membership.settings.group, membership.member, membership.generation
-        self._caller.call(
+        refused: Mapping[Partition, int] = self._caller.call(
             cluster.coordinator_of(group),
-            acknowledged(lambda: cluster.groups.commit(group, member, generation, found)),
+            lambda answer: cluster.groups.commit(group, member, generation, found, answer),
             60_000.0,
             to_coordinator=True,
         )
+        if refused:
+            # librdkafka takes the last partition's error for that of the request, also when it has stored the others
+            # (`rd_kafka_handle_OffsetCommit`), and confluent_kafka does not tell which ones.
+            raise KafkaException(kafka_error(refused[max(refused)]))
         return [TopicPartition(one.topic, one.partition, one.offset) for one in offsets]
 
     def committed(self, partitions: Sequence[TopicPartition], timeout: float = 60.0) -> list[TopicPartition]:

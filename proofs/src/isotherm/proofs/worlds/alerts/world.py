@@ -25,6 +25,7 @@ from isotherm.servicekit.lifecycle import Stop
 
 KINDS = (
     *workers.KINDS,
+    workers.COMMITS_FAIL,
     ("kill_at_step", WORKERS, (1, 20_000)),
     ("freeze_at_step", WORKERS, (5_000, 90_000)),
     ("leader_moves", 8, (1, 2)),
@@ -167,6 +168,7 @@ class _Run(WorkerFaults[_Replica]):
         self._by_process[process] = worker
         self.run.note("start", process.name)
         loop = worker.loop = VirtualEventLoop(process, self._sockets, latency_ms=self._latency_ms, threads=_THREADS)
+        process.at_kill.append(lambda: self._find_failures(process, loop))
         loop.call_soon(self._begin, worker, process, loop)
 
     def _begin(self, worker: _Replica, process: Process, loop: VirtualEventLoop) -> None:
@@ -185,6 +187,11 @@ class _Run(WorkerFaults[_Replica]):
             self.find("a process has given up")
         process.kill()
         self.run.call_later(2_000.0, lambda: self.start(worker))
+
+    def _find_failures(self, process: Process, loop: VirtualEventLoop) -> None:
+        """Add a finding for each exception that nobody has handled until the end of a process."""
+        for text in loop.unheard_failures():
+            self.find(f"{process.name}: {text}")
 
     def _latency_ms(self) -> float:
         chance = self.run.random

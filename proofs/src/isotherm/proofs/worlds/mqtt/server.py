@@ -124,9 +124,7 @@ class ProxyProcess:
             return
         environment = self.environment
         environment.simulation.note(self.name, "ends with", code)
-        environment.problems += [
-            f"{self.name}: {context.get('message')}: {context.get('exception')!r}" for context in self.loop.failures
-        ]
+        environment.problems += [f"{self.name}: {text}" for text in self.loop.unheard_failures()]
         self.returncode = code
         self.loop.kill()
         environment.processes.remove(self)
@@ -215,7 +213,7 @@ class ServerHost:
     def kill(self) -> None:
         """Kill the supervisor. Its processes end when they notice."""
         self._environment.simulation.note(self.process.name, "is killed")
-        self._environment.problems += [f"{self.process.name}: {context}" for context in self.loop.failures]
+        self._environment.problems += [f"{self.process.name}: {text}" for text in self.loop.unheard_failures()]
         self.loop.kill()
 
     # -- what the supervisor calls
