@@ -239,7 +239,7 @@ def _means(
 
 
 def further_ports(system: System, relay_ports: dict[str, int]) -> dict[str, int]:
-    """Return where clients find servers beside their own TCP ports: relays of brokers, the datagrams of CoAP devices."""
+    """Return where clients find servers beside their own TCP ports: relays of brokers, CoAP devices."""
     return {**relay_ports, system.sensors.name: system.ports.coap}
 
 

@@ -126,7 +126,8 @@ class RunFacts:
             case "connection-lost":
                 self.lost_connections[event["client"]].append(event["time"])
             case "fault":
-                self.kafka_disturbed |= event["target"].startswith("kafka")
+                # Of lost packets the target has both ends.
+                self.kafka_disturbed |= any(end.startswith("kafka") for end in event["target"].split(">"))
 
     def count(self, line: int, event: Event) -> None:
         """Count an event about a key. Raises KeyError for a missing field."""
