@@ -15,8 +15,8 @@ from isotherm import kcql
 from isotherm import schemas as catalog
 from isotherm.aggregator.frames import devices, readings
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.alerts import webhook
 from isotherm.alerts.input import decoding, device_table_follower
+from isotherm.alerts.notifications import route_runner
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.distributed import publishing, worker_status
@@ -61,7 +61,7 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("alerts", "thermostat.data"): decoding.READER,
     ("alerts", "temperatures.aggregated"): decoding.WINDOW_READER,
     ("alerts", "devices"): device_table_follower.READER,
-    ("alerts", "alerts"): webhook.READER,
+    ("alerts", "alerts"): route_runner.READER,
     ("alerts", "isotherm.connectors"): target_follower.READER,
     ("console", "isotherm.connectors"): target_follower.READER,
     ("console", "isotherm.plugins"): publishing.PLUGIN_SCHEMA,

@@ -9,11 +9,12 @@ from typing import Any
 
 from pact import match
 
-from isotherm.alerts import webhook
 from isotherm.alerts.engine.reading import Reading
 from isotherm.alerts.input.device_table_follower import READER as DEVICE
 from isotherm.alerts.input.reading_converter import ReadingConverter
 from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.notifications.route_runner import READER as ALERT
+from isotherm.alerts.routes.notification import Notification, alert_json
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.connector.distributed.publishing import CONNECTORS
 from isotherm.contracts.consumers.standalone import reconciles
@@ -96,7 +97,8 @@ def _reading(provider: str, name: str, key: str, event_time_ms: int, sequence: i
 
 
 def _posts(harness: Harness, found: Message) -> object:
-    key, body = webhook.post_of(Decoder(harness.registry, webhook.READER)(found.value).record)
+    alert = Decoder(harness.registry, ALERT)(found.value).record
+    key, body = Notification("webhook", {}, (alert,)).key, alert_json(alert)
     expect("key", key, f"{scenario.DEVICE}/above/temperature/{scenario.MEASURED_MS}/opened")
     expect("opened_at", json.loads(body)["opened_at"], "2026-01-01T00:00:12+00:00")
     return key, body
