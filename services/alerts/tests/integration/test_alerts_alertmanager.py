@@ -68,7 +68,10 @@ def active(url: str) -> dict[str, dict[str, Any]]:
 def test_alerts_open_and_are_resolved(url: str) -> None:
     target = HttpTarget(AlertmanagerRoute.model_validate({"kind": "alertmanager", "name": "am", "url": url}))
     # Alertmanager shows no alert that ended long ago.
-    times: dict[str, Any] = {"opened_at": datetime.now(UTC) - timedelta(minutes=2), "closed_at": None}
+    times: dict[str, Any] = {
+        "opened_at": datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=2),
+        "closed_at": None,
+    }
     awkward = alert('dév "2"\n', message=None, metric=None, **times)
     target.send(Notification("am", {}, (alert("dev-1", **times), awkward)))
     until("both are active", lambda: active(url).keys() == {"dev-1", 'dév "2"\n'})
