@@ -285,7 +285,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
         Rule(
             "AlertsNotDelivered",
-            _grows(f'{_ALERTS}notifications_total{{outcome="dead-lettered"}}', "job", "route"),
+            _grows(f'{_ALERTS}notifications_total{{outcome="dead-lettered"}}', "job, route"),
             "Route {{ $labels.route }} has not delivered alerts: they are in the dead-letter queue.",
             "0m",
             "critical",

@@ -146,6 +146,53 @@ def test_ten_thousand_silences_are_one_notification_a_route_and_no_route_holds_u
     assert worker.is_ready()
 
 
+def test_what_a_silence_muted_is_told_when_it_is_ended_and_by_a_process_that_was_not_there(
+    topics: Topics, targets: Targets, start: Callable[[], Worker]
+) -> None:
+    worker = start()
+    names = {kind: f"{topics.name}-{kind}" for kind in ("open", "closed", "other")}
+    now_ms = time.time_ns() // 1_000_000
+    silence: dict[str, Any] = {
+        "silence_id": topics.name,
+        "kind": "silence",
+        "alert_id": None,
+        "devices": [names["open"], names["closed"]],
+        "rules": [],
+        "groups": {},
+        "starts_at": now_ms - 60_000,
+        "ends_at": now_ms + 3_600_000,
+        "comment": "",
+        "created_by": "ada",
+        "created_at": now_ms,
+        "ended_by": None,
+        "ended_at": None,
+    }
+    topics.put("isotherm.silences", topics.name, silence)
+    # The follower reads one partition in order: what is counted behind the record has read it.
+    topics.put("isotherm.silences", f"{topics.name}-bad", silence | {"groups": {"room": ["none"]}})
+    until("the silence is read", lambda: worker.counted("silence_records_refused_total") >= 1)
+    alerts = [critical(names[kind]) for kind in ("open", "closed", "other")]
+    topics.publish(topics.alerts, alerts)
+    topics.publish(topics.alerts, [alerts[1] | {"state": "closed", "closed_at": alerts[1]["opened_at"] + 1}])
+    seen: list[str] = []
+
+    def is_told(name: str) -> Callable[[], bool]:
+        def ask() -> bool:
+            seen.extend(told(targets.each))
+            return name in seen
+
+        return ask
+
+    until("the other one is told", is_told(names["other"]))
+    until("the muted ones are settled", lambda: worker.counted("route_alerts_total") >= 3 * 4)
+    worker.kill()
+    topics.put("isotherm.silences", topics.name, silence | {"ended_by": "bob", "ended_at": time.time_ns() // 1_000_000})
+    start()
+    until("the open one is told", is_told(names["open"]))
+    assert names["closed"] not in seen
+    topics.put("isotherm.silences", f"{topics.name}-bad", None)
+
+
 def test_a_route_goes_on_in_another_process_when_its_own_is_killed(
     topics: Topics, targets: Targets, start: Callable[[], Worker]
 ) -> None:

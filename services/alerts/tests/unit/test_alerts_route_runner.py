@@ -18,7 +18,9 @@ from isotherm.alerts.notifications.http_target import HttpTarget
 from isotherm.alerts.notifications.route_runner import RouteClients, RouteRunner
 from isotherm.alerts.notifications.targets import NotDeliveredError, RefusedError
 from isotherm.alerts.routes.kinds import WebhookRoute
+from isotherm.alerts.routes.matching import RouteFilter
 from isotherm.alerts.routes.notification import Notification
+from isotherm.alerts.routes.silences import Silence, SilenceTable
 from isotherm.connector.errors.dead_letters import DeadLetterRecord
 from isotherm.servicekit.health import Health
 
@@ -124,9 +126,10 @@ class World:
 
         unused: Any = None
         dead_letters: Any = SimpleNamespace(send=self.dead.extend)
-        clients = RouteClients(consumer, lambda: dead_letters, lambda: HttpTarget(self.route))
+        self.silences = SilenceTable()
+        clients = RouteClients(consumer, consumer, lambda: dead_letters, lambda: HttpTarget(self.route))
         self.runner = RouteRunner(
-            self.route, "g", "alerts", unused, clients, lambda _device: {}, self.metrics, self.health
+            self.route, "g", "alerts", unused, clients, lambda _device: {}, self.silences, self.metrics, self.health
         )
         monkeypatch.setattr(
             self.runner, "_decode", lambda value: SimpleNamespace(record=consumers[0].alerts[int(value)])
@@ -330,3 +333,15 @@ def test_a_pause_that_the_server_asks_for_is_kept_within_a_bound() -> None:
         assert caught.value.retry_after_s == kept
         target.close()
         server.close()
+
+
+def test_a_silence_mutes_and_is_counted(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = Consumer([alert("muted"), alert("told", rule="silent")])
+    made = World(monkeypatch, [consumer], server.url)
+    made.silences.put("s", Silence(RouteFilter(rules=["above"]), None, 0, None))
+    made.runner.start()
+    until(lambda: consumer.committed_offsets == {0: 2})
+    made.runner.close()
+    assert server.received.get(timeout=LIMIT_S).headers["Idempotency-Key"] == "told/above/temperature/1/opened"
+    assert server.received.empty()
+    assert made.counted(made.metrics.route_alerts, "silenced") == 1

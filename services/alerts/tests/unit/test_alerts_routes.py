@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr, TypeAdapter
 from route_targets import CLOSED, OPENED, alert
 
-from isotherm.alerts.routes.kinds import AlertmanagerRoute, EmailRoute, Route, SlackRoute, WebhookRoute
+from isotherm.alerts.routes.kinds import AlertmanagerRoute, EmailRoute, PagerDutyRoute, Route, SlackRoute, WebhookRoute
 from isotherm.alerts.routes.mails import mail_of
 from isotherm.alerts.routes.matching import RouteFilter, group_of
 from isotherm.alerts.routes.notification import Notification
@@ -36,7 +36,7 @@ def route_of(**fields: Any) -> Route:
 
 def http_route(**fields: Any) -> HttpRoute:
     route = route_of(**fields)
-    assert isinstance(route, WebhookRoute | AlertmanagerRoute | SlackRoute)
+    assert isinstance(route, WebhookRoute | AlertmanagerRoute | SlackRoute | PagerDutyRoute)
     return route
 
 
@@ -52,7 +52,7 @@ def posted(route: HttpRoute, *alerts: dict[str, Any]) -> tuple[Post, Any]:
 @pytest.mark.parametrize(
     ("routes", "texts"),
     [
-        ([WEBHOOK | {"kind": "pager"}], ["routes.0", "'webhook', 'alertmanager', 'slack', 'email'"]),
+        ([WEBHOOK | {"kind": "pager"}], ["routes.0", "'webhook', 'alertmanager', 'slack', 'pagerduty', 'email'"]),
         ([WEBHOOK | {"name": "On Call"}], ["routes.0.webhook.name", "'On Call'", "^[a-z]"]),
         ([WEBHOOK | {"url": "ftp://x"}], ["routes.0.webhook.url", "'ftp://x'", "^https?"]),
         ([WEBHOOK, WEBHOOK], ["routes: two routes are named ops"]),
@@ -202,6 +202,34 @@ def test_slack_gets_a_text_that_lists_some_and_counts_all() -> None:
     assert body["text"].startswith("[opened] warning: 10 opened, 0 closed, region north\n")
     assert body["text"].endswith("and 8 more\n")
     assert body["text"].count("opened warning d") == 2
+
+
+def test_pagerduty_gets_one_incident_an_alert_and_its_end() -> None:
+    route = http_route(kind="pagerduty", name="pd", secret_routing_key=SECRET)
+    (post, opened), (_, closed) = posted(route, alert()), posted(route, alert(state="closed"))
+    assert post.url == "https://events.pagerduty.com/v2/enqueue"
+    assert (opened["event_action"], closed["event_action"]) == ("trigger", "resolve")
+    assert opened["dedup_key"] == closed["dedup_key"] != posted(route, alert("dev-2"))[1]["dedup_key"]
+    assert opened["routing_key"] == SECRET
+    assert opened["payload"]["severity"] == "warning"
+    assert opened["payload"]["source"] == "dev-1"
+    assert opened["payload"]["summary"].startswith("[opened] warning: dev-1 above")
+    assert SECRET not in repr(post) + repr(route)
+
+
+def test_pagerduty_gets_one_incident_a_group_which_people_resolve() -> None:
+    fields = {"kind": "pagerduty", "name": "pd", "secret_routing_key": SECRET, "group_by": ["rule"]}
+    with pytest.raises(ValueError, match="send_resolved = true is not allowed with group_by"):
+        http_route(**fields)
+    route = http_route(**fields, send_resolved=False, max_alerts=1)
+    made = [
+        json.loads(
+            post_of(route, Notification("pd", {"rule": rule}, tuple(alert(f"d{n}") for n in range(3))), NOW).body
+        )
+        for rule in ("above", "above", "silent")
+    ]
+    assert made[0]["dedup_key"] == made[1]["dedup_key"] != made[2]["dedup_key"]
+    assert made[0]["payload"]["custom_details"]["omitted"] == 2
 
 
 def test_a_mail_has_one_subject_whatever_a_device_is_named() -> None:

@@ -53,9 +53,12 @@ class Metrics:
         )
         self.route_alerts = counter(
             "route_alerts_total",
-            "States of alerts that a route has settled: delivered, filtered, expired or dead-lettered.",
+            "States of alerts that a route has settled: delivered, filtered, silenced, expired or dead-lettered.",
             "route",
             "outcome",
+        )
+        self.silences_refused = counter(
+            "silence_records_refused_total", "Records of silences that could not be read; the previous one stays."
         )
         self.route_pending = gauge(
             "route_pending_alerts", "States of alerts that a route has read and not settled.", "route"

@@ -15,9 +15,11 @@ from isotherm.alerts.input.reading_converter import ReadingConverter
 from isotherm.alerts.liveness import is_done_within
 from isotherm.alerts.metrics import PREFIX, Metrics
 from isotherm.alerts.notifications.route_runner import RouteClients, RouteRunner
+from isotherm.alerts.notifications.silence_follower import SilenceFollower
 from isotherm.alerts.notifications.target_kinds import target_of
 from isotherm.alerts.repartition.forwarder import Forwarder, ForwarderClients
 from isotherm.alerts.routes.kinds import Route
+from isotherm.alerts.routes.silences import SilenceTable
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream import faust_credentials
@@ -89,6 +91,16 @@ class Alerts:
             self._devices,
             self._metrics,
         )
+        self._silences = SilenceTable()
+        self._silence_follower = SilenceFollower(
+            settings.silences_topic,
+            lambda: clients.consumer_to_the_end(
+                settings.kafka, f"{settings.name}-silences", fetch_wait_max_ms=_DEVICES_FETCH_WAIT_MS
+            ),
+            SchemaRegistry(settings.registry),
+            self._silences,
+            self._metrics,
+        )
         self._runner: StreamRunner | None = None
 
     async def run(self, stop: Stop) -> int:
@@ -113,7 +125,8 @@ class Alerts:
             raise SettingsError([str(error)]) from error
         finally:
             # Close all parts at once: each may wait a while for an unavailable Kafka.
-            ends = [*(route.close for route in routes), self._follower.close, self._target.close]
+            parts = [self._silence_follower.close, self._follower.close, self._target.close]
+            ends = [*(route.close for route in routes), *parts]
             await asyncio.gather(*(asyncio.to_thread(end) for end in ends))
             monitoring.stop()
         return Exit.OK
@@ -125,6 +138,9 @@ class Alerts:
         partitions = await self._until(stop, "kafka", lambda: self._prepare_topics(repartition=aggregates))
         await self._until(stop, "devices", self._verify_devices_are_read)
         self._follower.changed()  # The metadata from before the start reschedules no device.
+        if routes:
+            self._silence_follower.start()
+            await self._until(stop, "silences", self._verify_silences_are_read)
         for route in routes:
             route.start()
         dead = _dead_letter_producer(settings, settings.name)
@@ -182,6 +198,7 @@ class Alerts:
             SchemaRegistry(settings.registry),
             _route_clients(settings, route),
             self._devices.attributes,
+            self._silences,
             self._metrics,
             self._health,
         )
@@ -193,6 +210,10 @@ class Alerts:
     def _verify_devices_are_read(self) -> None:
         if not self._follower.is_current():
             raise NotPreparedError(f"topic {self._settings.devices_topic} is still being read")
+
+    def _verify_silences_are_read(self) -> None:
+        if not self._silence_follower.is_current():
+            raise NotPreparedError(f"topic {self._settings.silences_topic} is still being read")
 
     async def _until(self, stop: Stop, part: str, attempt: Callable[[], T]) -> T:
         """Repeat `attempt` in a thread until the server that it needs answers; `part` is not ready meanwhile.
@@ -254,6 +275,7 @@ def _route_clients(settings: AlertsSettings, route: Route) -> RouteClients:
             # Eager: the member that reads everything must have stopped before another one begins.
             partition_assignment_strategy="range",
         ),
+        partial(clients.consumer_to_the_end, settings.kafka, f"{group}-history"),
         lambda: DeadLetterQueue(_dead_letter_producer(settings, group), settings.dead_letter_topic),
         partial(target_of, route),
     )

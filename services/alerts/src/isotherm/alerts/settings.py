@@ -47,6 +47,9 @@ class AlertsSettings(ServiceSettings):
     alerts_topic: str = Field("alerts", description="Topic of the alerts.")
     latest_topic: str = Field("devices.latest", description="Topic of each device's newest state.")
     devices_topic: str = Field("devices", description="Compacted topic with the metadata of each device.")
+    silences_topic: str = Field(
+        "isotherm.silences", description="Compacted topic of silences, maintenance windows and acknowledgements."
+    )
     dead_letter_topic: str = Field("alerts.dead-letters", description="Records that cannot be decoded, unchanged.")
     changelog_topic: str | None = Field(
         None, description="Compacted topic of the device states; empty: `<name>-devices-changelog`."

@@ -13,6 +13,8 @@ from isotherm.servicekit.kafka.consuming import consume_available
 _REQUEST_S = 10.0
 _BATCH = 1_000
 _COMMIT_S = 1.0
+_CHECKED = "silences-checked-ms="
+"""Before the time in the commit's metadata of partition 0, up to which the ends of silences are dealt with."""
 
 _log = logs.logger(__name__)
 
@@ -30,9 +32,17 @@ class AlertReader:
         self._consumer, self._topic, self._route = consumer, topic, route
         self._tracker = OffsetTracker()
         self._is_held, self._commit_s = False, 0.0
+        self.checked_ms = 0
+        """Up to when the ends of silences are dealt with; it is committed with the offsets."""
+        self._stored_ms = 0
         self.generation = 0
         """Grows with each assignment and revocation: what was read before is another reader's now."""
         consumer.subscribe([topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether this member reads the topic, and does not stand by."""
+        return self._tracker.is_started
 
     def read(self, limit_s: float) -> list[Message]:
         """Wait at most `limit_s` for alerts. Raises KafkaException when the group or the topic cannot be used."""
@@ -66,6 +76,8 @@ class AlertReader:
             return
         self._commit_s = now_s + _COMMIT_S
         offsets = self._tracker.to_commit()
+        if at_once and self.is_reading and self.checked_ms > self._stored_ms:
+            offsets = self._tracker.positions({0}) | offsets
         if not offsets:
             return
         try:
@@ -75,6 +87,8 @@ class AlertReader:
             _log.warning("the offsets are not committed", route=self._route, reason=str(error))
         else:
             self._tracker.committed(offsets)
+            if 0 in offsets:
+                self._stored_ms = self.checked_ms
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.generation += 1
@@ -92,7 +106,13 @@ class AlertReader:
         """Return the offset from which each partition is read, and commit those that are not committed."""
         numbers = sorted(consumer.list_topics(self._topic, timeout=_REQUEST_S).topics[self._topic].partitions)
         asked = [TopicPartition(self._topic, number) for number in numbers]
-        found = {one.partition: one.offset for one in consumer.committed(asked, timeout=_REQUEST_S)}
+        committed = consumer.committed(asked, timeout=_REQUEST_S)
+        for one in committed:
+            # Without an answer the partition would pass for one that was never read, and its alerts for history.
+            if one.error is not None:
+                raise KafkaException(one.error)
+        found = {one.partition: one.offset for one in committed}
+        self.checked_ms = self._stored_ms = _checked_ms(next(one.metadata for one in committed if one.partition == 0))
         starts = {number: offset for number, offset in found.items() if offset >= 0}
         # A partition that was added to a topic in use has no history: its first alert is a new one.
         is_new = not starts
@@ -111,4 +131,11 @@ class AlertReader:
         consumer.unassign()
 
     def _partitions(self, offsets: dict[int, int]) -> list[TopicPartition]:
-        return [TopicPartition(self._topic, number, offset) for number, offset in sorted(offsets.items())]
+        metadata = f"{_CHECKED}{self.checked_ms}"
+        return [TopicPartition(self._topic, number, offset, metadata) for number, offset in sorted(offsets.items())]
+
+
+def _checked_ms(metadata: str | None) -> int:
+    """Return the time in a commit's metadata; now, for a route that has committed none."""
+    text = (metadata or "").removeprefix(_CHECKED)
+    return int(text) if text.isascii() and text.isdigit() else int(time.time() * 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 
 class OffsetTracker:
@@ -31,9 +32,18 @@ class OffsetTracker:
         if partition in self._open:
             self._open[partition].pop(offset, None)
 
+    @property
+    def is_started(self) -> bool:
+        """Whether there is any partition."""
+        return bool(self._open)
+
+    def positions(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Return the offsets that may be committed for some partitions."""
+        return {number: next(iter(self._open[number]), self._positions[number]) for number in partitions}
+
     def to_commit(self) -> dict[int, int]:
         """Return, by partition, the offsets to commit that are not committed yet."""
-        found = {number: next(iter(open_), self._positions[number]) for number, open_ in self._open.items()}
+        found = self.positions(self._open)
         return {number: offset for number, offset in found.items() if offset != self._committed[number]}
 
     def committed(self, offsets: dict[int, int]) -> None:

@@ -16,9 +16,11 @@ from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.notifications.alert_reader import AlertReader
 from isotherm.alerts.notifications.delivery import Delivery
 from isotherm.alerts.notifications.grouping import AlertGroups, PendingAlert
+from isotherm.alerts.notifications.silence_ends import SilenceEnds
 from isotherm.alerts.notifications.targets import Target
 from isotherm.alerts.routes.kinds import BaseRoute
 from isotherm.alerts.routes.notification import is_closed
+from isotherm.alerts.routes.silences import SilenceTable
 from isotherm.connector.errors.dead_letters import DeadLetterQueue
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import Decoder, SchemaRegistry, WireFormatError
@@ -44,6 +46,8 @@ class RouteClients(NamedTuple):
 
     consumer: Callable[[], Consumer]
     """A consumer of the route's group with an eager assignor."""
+    history: Callable[[], Consumer]
+    """A consumer of no group that reports the ends of partitions."""
     dead_letters: Callable[[], DeadLetterQueue]
     target: Callable[[], Target]
 
@@ -59,19 +63,20 @@ class RouteRunner:
         registry: SchemaRegistry,
         clients: RouteClients,
         attributes: Attributes,
+        silences: SilenceTable,
         metrics: Metrics,
         health: Health,
     ) -> None:
         """Take what the route needs: `group` is its consumer group, `topic` that of the alerts."""
         self._route, self._group, self._topic = route, group, topic
-        self._clients, self._attributes = clients, attributes
+        self._clients, self._attributes, self._silences = clients, attributes, silences
         self._metrics, self._health = metrics, health
         self._decode = Decoder(registry, READER)
         self._groups, self._deliveries = AlertGroups(route), list[Delivery]()
         # A counter that exists from the start shows its first increase.
         for outcome in ("delivered", "repeated", "dead-lettered"):
             metrics.notifications.labels(route.name, outcome)
-        for outcome in ("delivered", "filtered", "expired", "dead-lettered"):
+        for outcome in ("delivered", "filtered", "silenced", "expired", "dead-lettered"):
             metrics.route_alerts.labels(route.name, outcome)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"route-{route.name}", daemon=True)
@@ -112,16 +117,24 @@ class RouteRunner:
             at_end.callback(consumer.close)
             reader = AlertReader(consumer, self._topic, self._route.name)
             generation = 0
+            ends: SilenceEnds | None = None
+            at_end.callback(lambda: ends and ends.close())
             while not self._ended.is_set():
-                messages = reader.read(self._pause_s(time.monotonic()))
+                is_busy = ends is not None and ends.is_busy
+                messages = reader.read(0.0 if is_busy else self._pause_s(time.monotonic()))
                 if reader.generation != generation:
                     # Another process may tell what this one holds; if not, it is read again.
                     generation = reader.generation
                     self._groups, self._deliveries = AlertGroups(self._route), []
+                    if ends is not None:
+                        ends.close()
+                    ends = self._silence_ends(reader)
                     self._health.ready(self.part)
                 for message in messages:
                     self._take(message, reader, dead_letters)
-                self._tell(target, reader, dead_letters)
+                if ends is not None:
+                    self._notify_after_silences(ends, reader)
+                self._notify(target, reader, dead_letters, ends)
                 reader.hold(self._groups.size >= MAX_PENDING)
                 self._metrics.route_pending.labels(self._route.name).set(self._groups.size)
                 reader.commit()
@@ -135,6 +148,30 @@ class RouteRunner:
             times.append(due_s)
         return max(0.0, min([_POLL_S, *(due - now_s for due in times)]))
 
+    def _silence_ends(self, reader: AlertReader) -> SilenceEnds | None:
+        if not reader.is_reading:
+            return None
+        return SilenceEnds(self._silences, self._topic, self._clients.history, self._pending_of, reader.checked_ms)
+
+    def _notify_after_silences(self, ends: SilenceEnds, reader: AlertReader) -> None:
+        """Let the alerts wait that a silence has muted, and that are open when it ends."""
+        for pending in ends.step(time.time_ns() // 1_000_000):
+            if self._route.filter.takes(pending.alert):
+                self._groups.add(pending, time.monotonic())
+            else:
+                ends.settle(pending.source.partition, pending.source.offset)
+        # It is committed with the next alerts, and at once after muted ones are told; else nothing has happened since.
+        reader.checked_ms = ends.checked_ms
+
+    def _pending_of(self, message: Message) -> PendingAlert | None:
+        """Return the alert of a record; None when it cannot be decoded. Raises RegistryUnavailableError."""
+        source = source_record(message)
+        try:
+            record = self._decode(source.value or b"").record
+        except WireFormatError:
+            return None
+        return PendingAlert(record | {"attributes": self._attributes(record["device_id"])}, source)
+
     def _take(self, message: Message, reader: AlertReader, dead_letters: DeadLetterQueue) -> None:
         """Let an alert wait with its group, or settle it. Raises RegistryUnavailableError."""
         source = source_record(message)
@@ -142,13 +179,15 @@ class RouteRunner:
         try:
             record = self._decode(source.value or b"").record
         except WireFormatError as error:
-            self._bury([PendingAlert({}, source)], error, dead_letters)
+            self._dead_letter([PendingAlert({}, source)], error, dead_letters)
             reader.settle(partition, offset)
             return
         alert = record | {"attributes": self._attributes(record["device_id"])}
         outcome = None
         if not self._route.filter.takes(alert) or (is_closed(alert) and not self._route.send_resolved):
             outcome = "filtered"
+        elif self._silences.mutes(alert, message.timestamp()[1]):
+            outcome = "silenced"
         elif time.time() * 1000 - message.timestamp()[1] > self._route.max_age_ms:
             outcome = "expired"
         if outcome is None:
@@ -157,7 +196,9 @@ class RouteRunner:
         self._metrics.route_alerts.labels(self._route.name, outcome).inc()
         reader.settle(partition, offset)
 
-    def _tell(self, target: Target, reader: AlertReader, dead_letters: DeadLetterQueue) -> None:
+    def _notify(
+        self, target: Target, reader: AlertReader, dead_letters: DeadLetterQueue, ends: SilenceEnds | None
+    ) -> None:
         now_s = time.monotonic()
         due = self._groups.take_due(now_s)
         self._deliveries += [Delivery(taken, self._route.retry_for_ms, now_s) for taken in due]
@@ -169,6 +210,9 @@ class RouteRunner:
                 self._groups.told(delivery.taken, time.monotonic())
                 for pending in delivery.taken.covered:
                     reader.settle(pending.source.partition or 0, pending.source.offset or 0)
+                    if ends is not None:
+                        ends.settle(pending.source.partition, pending.source.offset)
+                reader.checked_ms = reader.checked_ms if ends is None else ends.checked_ms
                 reader.commit(at_once=True)
 
     def _attempt(self, delivery: Delivery, target: Target, dead_letters: DeadLetterQueue) -> bool:
@@ -179,7 +223,7 @@ class RouteRunner:
             problem = delivery.attempt(target, time.monotonic())
         except Exception as error:
             # Whatever is wrong with one notification must not stop the others: not even a fault in its template.
-            self._bury(list(covered), error, dead_letters)
+            self._dead_letter(list(covered), error, dead_letters)
             self._metrics.notifications.labels(name, "dead-lettered").inc()
             return True
         if problem is not None:
@@ -190,7 +234,7 @@ class RouteRunner:
         self._metrics.route_alerts.labels(name, "delivered").inc(len(covered))
         return True
 
-    def _bury(self, pending: list[PendingAlert], error: Exception, dead_letters: DeadLetterQueue) -> None:
+    def _dead_letter(self, pending: list[PendingAlert], error: Exception, dead_letters: DeadLetterQueue) -> None:
         dead_letters.send(
             [
                 dead_letter_record(one.source, error, stage="TASK_PUT", name=self._group, class_name=_CLASS)

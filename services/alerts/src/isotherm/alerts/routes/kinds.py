@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from isotherm.alerts.routes import templates
 from isotherm.alerts.routes.matching import Label, RouteFilter
@@ -136,6 +136,29 @@ class SlackRoute(BaseRoute):
         return _address(url)
 
 
+class PagerDutyRoute(BaseRoute):
+    """Triggers and resolves incidents of PagerDuty (Events API v2).
+
+    An incident belongs to an alert. With groups it belongs to a group, and people resolve it: the end of some alerts of
+    a group is not the end of its incident.
+    """
+
+    kind: Literal["pagerduty"]
+    secret_routing_key: SecretStr = Field(min_length=1, description="The integration key of the service.")
+    url: str = Field("https://events.pagerduty.com/v2/enqueue", pattern=_HTTP, description="Address of the API.")
+    summary: TextTemplate = Field(DEFAULT_SUMMARY, description="Jinja template of the incident's title.")
+    group_by: list[Label] = Field(
+        ["alert"],
+        description="`alert`: an incident for each alert. Others: one for each group; `send_resolved` is false then.",
+    )
+
+    @model_validator(mode="after")
+    def _resolves_what_it_triggers(self) -> Self:
+        if self.send_resolved and not self.tells_each:
+            raise ValueError("send_resolved = true is not allowed with group_by other than ['alert']: set it to false")
+        return self
+
+
 class EmailRoute(BaseRoute):
     """Sends mail by SMTP (RFC 5321)."""
 
@@ -166,7 +189,7 @@ class EmailRoute(BaseRoute):
 
 
 Route = Annotated[
-    WebhookRoute | AlertmanagerRoute | SlackRoute | EmailRoute,
+    WebhookRoute | AlertmanagerRoute | SlackRoute | PagerDutyRoute | EmailRoute,
     Field(discriminator="kind"),
 ]
 

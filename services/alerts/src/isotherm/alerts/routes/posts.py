@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from isotherm.alerts.routes.kinds import AlertmanagerRoute, SlackRoute, WebhookRoute, signing_key
+from isotherm.alerts.routes.kinds import AlertmanagerRoute, PagerDutyRoute, SlackRoute, WebhookRoute, signing_key
 from isotherm.alerts.routes.notification import Alert, Notification, alert_json, is_closed, view
 from isotherm.alerts.routes.templates import render
 
-HttpRoute = WebhookRoute | AlertmanagerRoute | SlackRoute
+HttpRoute = WebhookRoute | AlertmanagerRoute | SlackRoute | PagerDutyRoute
 
 _JSON = "application/json"
+_MAX_SUMMARY = 1_024
+"""Most letters of an incident's title (PagerDuty's `payload.summary`)."""
 _MAX_LISTED = 1_000
 """Most alerts that the default body of a webhook holds; it counts the others."""
 
@@ -39,6 +41,8 @@ def post_of(route: HttpRoute, notification: Notification, now: datetime) -> Post
         return _alertmanager(route, notification, now)
     if isinstance(route, SlackRoute):
         return _slack(route, notification)
+    if isinstance(route, PagerDutyRoute):
+        return _pagerduty(route, notification)
     assert_never(route)
 
 
@@ -112,6 +116,28 @@ def _slack(route: SlackRoute, notification: Notification) -> Post:
     text = render(route.text, view(notification, route.max_alerts))
     body = {"text": text, **({"channel": route.channel} if route.channel else {})}
     return Post(route.secret_url.get_secret_value(), {"Content-Type": _JSON}, json.dumps(body).encode())
+
+
+def _pagerduty(route: PagerDutyRoute, notification: Notification) -> Post:
+    values = view(notification, route.max_alerts)
+    first = notification.alerts[0]
+    # All events with one key are one incident; a key has at most 255 letters.
+    named = first["alert_id"] if route.tells_each else json.dumps(dict(notification.group), sort_keys=True)
+    event: dict[str, Any] = {
+        "routing_key": route.secret_routing_key.get_secret_value(),
+        "event_action": "resolve" if notification.status == "closed" else "trigger",
+        "dedup_key": hashlib.sha256(f"{route.name}\n{named}".encode()).hexdigest()[:32],
+        "client": "Isotherm",
+        "payload": {
+            "summary": render(route.summary, values)[:_MAX_SUMMARY],
+            "source": first["device_id"] if len(notification.alerts) == 1 else "Isotherm",
+            "severity": notification.severity,
+            "timestamp": first["opened_at"].isoformat(),
+            "class": first["rule"],
+            "custom_details": {name: values[name] for name in ("group", "count", "omitted", "alerts")},
+        },
+    }
+    return Post(route.url, {"Content-Type": _JSON}, json.dumps(event).encode())
 
 
 def _bearer(token: str | None) -> dict[str, str]:
