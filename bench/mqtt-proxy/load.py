@@ -19,6 +19,7 @@ import struct
 import sys
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable
 from typing import cast
 
@@ -86,6 +87,8 @@ class Device(asyncio.Protocol):
         self._is_clean: bool = not arguments.keep_session
         self._every_s: float | None = arguments.every
         self._next_s = 0.0
+        # When publishes were due that no slot was free for; their latency counts from there.
+        self._due_s: deque[float] = deque()
         devices = arguments.devices
         self._turns = max(_VARIANTS, -(-devices // window))
 
@@ -186,11 +189,11 @@ class Device(asyncio.Protocol):
                 meter.acknowledged += 1
                 bucket = int((now_s - sent_s[slot]) * _BUCKETS_PER_S)
                 meter.latencies[min(bucket, _LATENCY_BUCKETS - 1)] += 1
-            if stopping or self._every_s is not None:
+            if stopping or (self._every_s is not None and not self._due_s):
                 self._outstanding -= 1
                 self._free.append(slot)
                 continue
-            sent_s[slot] = now_s
+            sent_s[slot] = self._due_s.popleft() if self._due_s else now_s
             turn = turns[slot] = (turns[slot] + 1) % self._turns
             out.append(packets[turn][slot])
         if out:
@@ -199,7 +202,7 @@ class Device(asyncio.Protocol):
             self._finish()
 
     def _tick(self) -> None:
-        """Publish again in every slot whose publish was acknowledged."""
+        """Publish again in every slot whose publish was acknowledged, in the others as soon as theirs are."""
         assert self._transport is not None
         assert self._every_s is not None
         if self._meter.stopping:
@@ -209,6 +212,7 @@ class Device(asyncio.Protocol):
         self._next_s += self._every_s
         asyncio.get_running_loop().call_at(self._next_s, self._tick)
         free, self._free, now_s = self._free, [], time.perf_counter()
+        self._due_s.extend([now_s] * (self._window - len(free)))
         out = []
         for slot in free:
             self._sent_s[slot] = now_s

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from isotherm.connector.offsets.replay import TIMEOUT_S, offset_bounds
 from isotherm.servicekit.kafka import clients
@@ -38,7 +38,7 @@ class LagMeter:
     """Reads the positions of one Kafka's consumers. Needs `close`."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
-        self._admin = clients.admin(kafka, CLIENT)
+        self._admin = clients.group_admin(kafka, CLIENT)
         self._consumer = clients.consumer(kafka, CLIENT, CLIENT, enable_partition_eof=True)
 
     def close(self) -> None:
@@ -77,11 +77,8 @@ class LagMeter:
         return Lag(records, 0.0 if oldest_ms is None else max(0.0, now_s - oldest_ms / 1_000))
 
     def _committed(self, group: str) -> Positions:
-        request = [ConsumerGroupTopicPartitions(group)]
-        asked = self._admin.list_consumer_group_offsets(request, request_timeout=TIMEOUT_S)
-        return {
-            (one.topic, one.partition): one.offset for one in asked[group].result().topic_partitions if one.offset >= 0
-        }
+        found = self._admin.committed_offsets(group, timeout_s=TIMEOUT_S)
+        return {(one.topic, one.partition): one.offset for one in found}
 
     def _ends(self, partitions: Mapping[tuple[str, int], object]) -> Positions:
         asked = [TopicPartition(topic, number) for topic, number in partitions]

@@ -152,4 +152,8 @@ RETIRED = (
         identifiers=("Arrival", "Arrived", "Attempts", "Catalogue", "Remembered", "Rights"),
         modules=("arrival", "attempts", "catalogue", "remembered", "rights"),
     ),
+    Retired(
+        "GroupAdmin.committed_offsets, because librdkafka's call ends the process when a coordinator moves (ADR 137)",
+        identifiers=("list_consumer_group_offsets",),
+    ),
 )

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 from suite import ROOT, tracked
 
-from isotherm.proofs.faults.plan import BROKERS, LEADER, TARGETS
+from isotherm.proofs.faults.plan import BROKERS, LEADER, PAIRS, TARGETS
 from isotherm.proofs.history.checking.checker import ANOMALIES
 from isotherm.proofs.worlds.command import WORLDS
 
@@ -19,7 +19,7 @@ NONE = "none"
 KNOWN: Mapping[str, Collection[str]] = {
     "simulated in": WORLDS,
     "history checks": {anomaly.name for anomaly in ANOMALIES},
-    "random faults hit": {target for targets in TARGETS.values() for target in targets} - {*BROKERS, LEADER},
+    "random faults hit": {target for targets in TARGETS.values() for target in targets} - {*BROKERS, LEADER, *PAIRS},
 }
 """What each column may name, and together names in full; the brokers are hit in every run."""
 FAULT_TESTS = "fault tests"

@@ -11,6 +11,7 @@ import pytest
 from isotherm.connector.distributed import controller
 from isotherm.connector.distributed.controller import Controller, DeleteStatus
 from isotherm.connector.distributed.worker import DistributedWorker
+from isotherm.connector.distributed.worker_status import WorkerStatus
 from isotherm.connector.state.desired_state import DesiredState
 from isotherm.proofs.worlds.connectors import ConnectorsWorld
 from isotherm.proofs.worlds.scenario import Fault, Scenario
@@ -99,3 +100,24 @@ def test_a_fault_in_the_code_is_convicted(
         found = next(one for seed in range(20) if WORLD.run(one := Scenario(seed, faults)).findings)
         assert words in WORLD.run(found).findings[0]
     assert WORLD.run(found).findings == []
+
+
+def give_deletions_up(patch: Patch) -> None:
+    patch.setattr(WorkerStatus, "_repeat_deletions", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "scenario", "words"),
+    [
+        (give_deletions_up, Scenario(85, (Fault("broker_frozen", 118_643, 67_827, 0, 0.24),)), "workers report"),
+        (give_deletions_up, Scenario(172, (Fault("cut_off", 314_000, 45_000, 2, 0.1),)), "workers report"),
+    ],
+)
+def test_a_fault_that_a_seed_found_stays_repaired(
+    fault: Callable[[Patch], None], scenario: Scenario, words: str, monkeypatch: Patch
+) -> None:
+    """The scenario as it was shrunk has its finding again when the repair is taken away."""
+    assert WORLD.run(scenario).findings == []
+    with monkeypatch.context() as patch:
+        fault(patch)
+        assert words in WORLD.run(scenario).findings[0]

@@ -15,7 +15,9 @@ import pytest
 
 from isotherm.proofs.__main__ import main
 from isotherm.proofs.faults import command, injection, plan
-from isotherm.proofs.faults.injection import Injector, SmallDisk
+from isotherm.proofs.faults.disks import Disk
+from isotherm.proofs.faults.effects import Means
+from isotherm.proofs.faults.injection import Injector
 from isotherm.proofs.faults.plan import Fault
 from isotherm.proofs.history.seeding.generator import generate
 
@@ -28,6 +30,7 @@ class ModelServer:
     def __init__(self, name: str, *, runs: bool = True) -> None:
         self.name, self._runs = name, runs
         self.starts = 0
+        self.survives = False
         self.killed = threading.Event()
 
     def alive(self) -> bool:
@@ -35,8 +38,10 @@ class ModelServer:
 
     def start(self) -> None:
         self.starts += 1
+        self._runs = True
 
     def kill(self) -> None:
+        self._runs = self.survives
         self.killed.set()
 
     def pause(self) -> None:
@@ -51,7 +56,7 @@ def injector(servers: list[ModelServer], dead: Callable[[], list[Any]] = list) -
     whole = SimpleNamespace(wait_whole=lambda: None)
     stack = SimpleNamespace(kafka_cluster=whole, hazelcast_cluster=whole)
     system = SimpleNamespace(servers=servers, dead=dead, simulators=(), stack=stack)
-    return Injector(cast(Any, system), {}, None, "readings", lambda _text: None)
+    return Injector(cast(Any, system), Means(), "readings", lambda _text: None)
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +77,33 @@ def test_only_faults_that_really_began_are_counted() -> None:
     assert sorted(one.target for one in run.left_out) == ["alerts", "kafka-3"]
     assert [one.target for one in run.injected] == ["kafka-3"]
     assert (broker.starts, run.restarted) == (1, {"kafka-3"})
+
+
+def test_a_fault_that_nobody_noticed_is_not_counted() -> None:
+    broker = ModelServer("kafka-3")
+    broker.survives = True
+    kill = Fault(0.0, plan.KILL, "kafka-3", 0.001)
+    run = injector([broker])
+    run.run([kill], 0.0)
+    assert (run.played, run.without_effect, run.left_out) == ([], [kill], [])
+    assert broker.starts == 1
+
+
+def test_a_kind_without_its_means_is_left_out_and_says_why() -> None:
+    faults = [
+        Fault(0.0, plan.SLOW_DISK, "cassandra", 0.001, 100),
+        Fault(0.0, plan.CLOCK_JUMP, "alerts", 0.001, -5),
+        Fault(0.0, plan.LOSE_PACKETS, "alerts>registry", 0.001, 50),
+    ]
+    run = injector([ModelServer(name) for name in ("cassandra", "alerts", "registry")])
+    run.run(faults, 0.0)
+    assert sorted(one.kind for one in run.left_out) == sorted(one.kind for one in faults)
+    assert not run.injected
+    assert [Means().lacking(fault) for fault in faults] == [
+        "this user may not mount",
+        "libfaketime is not installed",
+        "this user may not filter packets, or nftables is not installed",
+    ]
 
 
 def test_what_a_fault_raises_ends_the_run() -> None:
@@ -98,12 +130,15 @@ def test_an_interrupted_run_starts_nothing_and_leaves_no_thread() -> None:
 
 def test_a_disk_is_full_when_the_kernel_says_so(tmp_path: Path) -> None:
     (tmp_path / "filler").symlink_to("/dev/full")
-    disk = SmallDisk(tmp_path)
+    disk = Disk(tmp_path, 1 << 20)
     disk.fill()
+    assert disk.is_full()
+    disk.clear()
+    assert not disk.is_full()
     disk.clear()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError):
-        SmallDisk(tmp_path / "nowhere").fill()
+        Disk(tmp_path / "nowhere", 1 << 20).fill()
 
 
 @pytest.mark.parametrize(("devices", "code", "outcome"), [(40, 0, "clean"), (5, 3, "too-few-comparisons ")])

@@ -14,12 +14,16 @@ from typing import Any
 
 import pytest
 
+from isotherm.demo.system import System
 from isotherm.proofs.__main__ import main
 from isotherm.proofs.faults import command, plan
 from isotherm.proofs.faults.command import Happened, next_seed, result_line
+from isotherm.proofs.faults.effects import Means
 from isotherm.proofs.faults.plan import Fault, make_plan
 from isotherm.proofs.faults.relay import Relay, Relays
+from isotherm.stack.clusters import Nodes
 from isotherm.stack.ports import LOOPBACK, hold_free_port, release
+from isotherm.stack.stack import Stack
 
 SECONDS = 300.0
 WITHIN_S = 20.0
@@ -31,11 +35,19 @@ def test_a_seed_always_gives_the_same_plan() -> None:
     assert len({tuple(make_plan(seed, SECONDS)) for seed in range(50)}) == 50
 
 
-def test_every_kind_and_every_target_occurs_in_fifty_seeds() -> None:
-    faults = [fault for seed in range(50) for fault in make_plan(seed, SECONDS)]
+def test_every_kind_and_every_target_occurs_in_four_hundred_seeds() -> None:
+    faults = [fault for seed in range(400) for fault in make_plan(seed, SECONDS)]
     assert {fault.kind for fault in faults} == set(plan.TARGETS)
     assert {fault.target for fault in faults} == {target for targets in plan.TARGETS.values() for target in targets}
     assert all(fault.target in plan.TARGETS[fault.kind] for fault in faults)
+    assert {fault.strength > 0 for fault in faults if fault.kind == plan.CLOCK_JUMP} == {True, False}
+
+
+def test_a_fault_says_what_it_does() -> None:
+    loss = Fault(3.0, plan.LOSE_PACKETS, "alerts>kafka-2", 4.0, 30)
+    assert str(loss) == "   3.0 s  alerts>kafka-2: lose-packets 30 % for 4.0 s"
+    assert Fault(3.0, plan.CLOCK_JUMP, "alerts", 4.0, -7).what == "clock-jump by -7 s for 4.0 s"
+    assert Fault(3.0, plan.KILL, "alerts", 4.0).what == "kill for 4.0 s"
 
 
 def test_at_most_one_broker_and_one_member_have_a_fault_at_a_time() -> None:
@@ -43,16 +55,19 @@ def test_at_most_one_broker_and_one_member_have_a_fault_at_a_time() -> None:
         faults = make_plan(seed, SECONDS)
         assert len(faults) >= 10
         assert max(fault.at_s + fault.lasts_s for fault in faults) <= SECONDS
-        for group in ((*plan.BROKERS, plan.LEADER), plan.MEMBERS):
+        between_brokers = [name for name, (client, _) in plan.PAIRS.items() if client in plan.BROKERS]
+        for group in ((*plan.BROKERS, plan.LEADER, *between_brokers), plan.MEMBERS):
             hits = [fault for fault in faults if fault.target in group]
             assert all(one.at_s + one.lasts_s < two.at_s for one, two in itertools.pairwise(hits))
 
 
 def test_the_line_of_a_run_has_its_seed_faults_and_verdict() -> None:
     faults = [Fault(1.0, plan.KILL, "kafka", 2.0), Fault(3.0, plan.KILL, "registry", 2.0)]
-    happened = Happened(faults, [Fault(5.0, plan.FULL_DISK, "kafka-3", 2.0)], Counter({"alerts": 2}))
+    unseen, late = Fault(4.0, plan.CUT, "kafka", 2.0), Fault(5.0, plan.FULL_DISK, "kafka-3", 2.0)
+    happened = Happened(faults, [unseen], [late], Counter({"alerts": 2}))
     line = result_line(3, 300.0, happened, "clean", "abc")
-    assert line.endswith("commit=abc seed=3 seconds=300 kill=2 left-out=full-disk:1 ended=alerts:2 history=clean\n")
+    counted = "kill=2 without-effect=cut:1 left-out=full-disk:1 ended=alerts:2"
+    assert line.endswith(f"commit=abc seed=3 seconds=300 {counted} history=clean\n")
     both = result_line(12, 60.0, Happened(), "clean", "abc") + line
     assert [next_seed(recorded) for recorded in ("", line, both)] == [0, 4, 13]
 
@@ -68,6 +83,19 @@ def test_a_run_that_does_not_finish_is_on_record(tmp_path: Path, monkeypatch: py
         lines = (tmp_path / "fault-runs.txt").read_text(encoding="utf-8").splitlines()
         assert f" seed={seed} seconds=300 " in lines[-1]
         assert lines[-1].endswith(" history=not-finished")
+
+
+def test_each_end_of_a_pair_is_a_part_of_the_system_and_its_server_can_be_found(tmp_path: Path) -> None:
+    relay_ports = dict.fromkeys(plan.BROKERS, 1)
+    stack = Stack(tmp_path, nodes=Nodes(kafka=3, hazelcast=2), advertised_brokers=tuple(relay_ports.values()))
+    system = System(stack)
+    servers = {server.name: server for server in system.servers}
+    means = Means(further_ports=command.further_ports(system, relay_ports))
+    for client, server in plan.PAIRS.values():
+        assert client in servers
+        assert means.ports(servers[server])
+    assert system.ports.coap in means.ports(system.sensors)
+    assert {name for name in plan.DISKS if not servers[name].data_folder.is_relative_to(tmp_path)} == set()
 
 
 @pytest.fixture

@@ -7,16 +7,16 @@ import json
 import struct
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from urllib.error import HTTPError
 
 import fastavro
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from isotherm.proofs.history.format import COAP, MQTT, events
 from isotherm.proofs.history.recording.avro_values import AvroValues
@@ -112,17 +112,26 @@ def test_the_last_offsets_are_asked_for_until_nothing_changes(tmp_path: Path) ->
     """A task commits a moment after its last row is there; a coordinator may not answer at once."""
     answers: list[int | None] = [5, 5, None, 5, 7, 7, 7, 7, 9]
 
-    class Admin:
-        def list_consumer_group_offsets(self, _request: object, request_timeout: float) -> Any:
+    class Group:
+        """A consumer that is told another offset each time."""
+
+        def list_topics(self, timeout: float) -> Any:
+            return SimpleNamespace(topics={"t": SimpleNamespace(partitions=[0])})
+
+        def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
             offset = answers.pop(0)
             if offset is None:
-                raise KafkaException("no coordinator")
-            answer: Future[Any] = Future()
-            answer.set_result(ConsumerGroupTopicPartitions("g", [TopicPartition("t", 0, offset)]))
-            return {"g": answer}
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            return [TopicPartition(one.topic, one.partition, offset) for one in partitions]
+
+        def close(self) -> None:
+            closed.append(self)
 
     sampler = OffsetSampler({}, ["g"], interval_s=0.001)
-    sampler._admin = cast(Any, Admin())
+    for consumer in sampler._consumers.values():
+        consumer.close()
+    closed: list[Group] = []
+    sampler._consumers = {"g": cast(Any, Group())}
     sampler._thread = threading.Thread(target=lambda: None)
     sampler.start()
     sampler.stop()
@@ -130,6 +139,7 @@ def test_the_last_offsets_are_asked_for_until_nothing_changes(tmp_path: Path) ->
         sampler.write(history)
     assert [line["offset"] for line in lines(tmp_path / "history")] == [5, 7]
     assert answers == [9]
+    assert len(closed) == 1
 
 
 def test_counters_of_several_labels_are_added(tmp_path: Path) -> None:

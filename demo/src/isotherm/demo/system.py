@@ -24,12 +24,7 @@ from isotherm.simulators.mqtt.devices import make_devices
 from isotherm.stack import ports as stack_ports
 from isotherm.stack.class_archives import spark_classes
 from isotherm.stack.servers.kafka import accepts_connections
-from isotherm.stack.servers.server import (
-    READY_TIMEOUT_S,
-    Runtime,
-    Server,
-    ServerFailed,
-)
+from isotherm.stack.servers.server import READY_TIMEOUT_S, Runtime, Server, ServerFailed
 from isotherm.stack.stack import Stack, stop_all
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "demo"
@@ -109,16 +104,19 @@ class System:
         load: Load | None = None,
         examples: Path = EXAMPLES,
         overrides: Mapping[str, Mapping[str, object]] | None = None,
+        environments: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         """`overrides` are settings by the name of a service, over those of its file in `examples`.
 
-        With a stack of clusters every service is given all brokers, and tables have as many copies as there are nodes.
+        `environments` are further variables by the name of a service.
+        With a stack of clusters services are given all brokers, and tables have as many copies as there are nodes.
         """
         self.stack = stack
         self.ports = ports or DemoPorts()
         self.load = load or Load()
         self.examples = examples
         self._overrides = overrides or {}
+        self._environments = {name: dict(variables) for name, variables in (environments or {}).items()}
         self._folder = stack.folder / "demo"
         self._created_at = time.time()
         self._runtime = Runtime(stack.artifacts)
@@ -332,10 +330,10 @@ class System:
 
     def _worker(self, kind: type[Worker], arguments: Sequence[str], monitoring_port: int, *listeners: int) -> Worker:
         changed = [part for key, of in self._overrides.get(kind.name, {}).items() for part in ("--set", f"{key}={of}")]
-        configured = Configured([*arguments, *changed], self._environment())
+        configured = Configured([*arguments, *changed], self._environment() | self._environments.get(kind.name, {}))
         return kind(self._folder / kind.name, self._runtime, configured, monitoring_port, *listeners)
 
-    def _environment(self) -> Mapping[str, str]:
+    def _environment(self) -> dict[str, str]:
         """What the connector files of `examples/demo` refer to as `${env:..}`."""
         return {
             "COAP_SERVER": f"localhost:{self.ports.coap}",

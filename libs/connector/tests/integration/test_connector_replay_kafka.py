@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # not in its __all__
 
 from isotherm.connector.offsets.replay import (
     BusyError,
@@ -19,6 +19,7 @@ from isotherm.connector.offsets.replay import (
     set_offsets,
 )
 from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.group_offsets import GroupAdmin
 from isotherm.servicekit.settings import KafkaSettings
 
 pytestmark = pytest.mark.integration
@@ -32,12 +33,12 @@ def settings(kafka: Any) -> KafkaSettings:
 
 
 @pytest.fixture
-def admin(settings: KafkaSettings) -> AdminClient:
-    return clients.admin(settings, "test")
+def admin(settings: KafkaSettings) -> GroupAdmin:
+    return clients.group_admin(settings, "test")
 
 
 @pytest.fixture
-def topic(settings: KafkaSettings, admin: AdminClient) -> str:
+def topic(settings: KafkaSettings, admin: GroupAdmin) -> str:
     """Two partitions with ten records each, a second apart."""
     name = f"replay-{uuid.uuid4().hex[:8]}"
     admin.create_topics([NewTopic(name, num_partitions=2, replication_factor=1)])[name].result()
@@ -53,7 +54,7 @@ def after(moves: Any) -> list[int]:
 
 
 def test_a_group_goes_where_it_is_told_and_keeps_what_its_commits_said(
-    settings: KafkaSettings, admin: AdminClient, topic: str
+    settings: KafkaSettings, admin: GroupAdmin, topic: str
 ) -> None:
     group = f"connect-{uuid.uuid4().hex[:8]}"
     consumer = clients.consumer(settings, "task", group)
@@ -82,7 +83,7 @@ def test_a_group_goes_where_it_is_told_and_keeps_what_its_commits_said(
 
 
 def test_single_partitions_go_where_they_are_told_all_or_none(
-    settings: KafkaSettings, admin: AdminClient, topic: str
+    settings: KafkaSettings, admin: GroupAdmin, topic: str
 ) -> None:
     group = f"connect-{uuid.uuid4().hex[:8]}"
     consumer = clients.consumer(settings, "task", group)
@@ -102,7 +103,7 @@ def test_single_partitions_go_where_they_are_told_all_or_none(
     assert after(set_offsets(admin, group, {(topic, 1): None})) == [0]
 
 
-def test_refusals(settings: KafkaSettings, admin: AdminClient, topic: str) -> None:
+def test_refusals(settings: KafkaSettings, admin: GroupAdmin, topic: str) -> None:
     group = f"connect-{uuid.uuid4().hex[:8]}"
     for topics, partition, expected in (
         (["absent-topic"], None, "there is no topic absent-topic"),

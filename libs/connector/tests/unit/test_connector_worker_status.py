@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.exposition import generate_latest
 
@@ -25,9 +26,24 @@ class Topic:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, Any]] = []
+        self.reports: list[Callable[[KafkaError | None, None], None]] = []
+        """Of the records that are on their way; only of those whose sender wants to know."""
+        self.is_full = False
 
-    def produce(self, _topic: str, key: str, value: Any) -> None:
+    def produce(
+        self, _topic: str, key: str, value: Any, on_delivery: Callable[[KafkaError | None, None], None] | None
+    ) -> None:
+        if self.is_full:
+            raise BufferError("Local: Queue full")
         self.said.append((key, value))
+        if on_delivery is not None:
+            self.reports.append(on_delivery)
+
+    def answer(self, code: int | None) -> None:
+        """Let the delivery of what is on its way end."""
+        reports, self.reports = self.reports, []
+        for report in reports:
+            report(None if code is None else KafkaError(code), None)
 
     def poll(self, _timeout_s: float) -> int:
         return 0
@@ -73,6 +89,65 @@ def test_what_is_over_is_taken_back() -> None:
     world.status.delete(FAILED.id)
     world.status.close()
     assert world.topic.said == [("c/0/h:1", None), ("*/-1/h:1", None)]
+
+
+DELETED = ("c/0/h:1", None)
+
+
+def test_a_deletion_is_repeated_until_kafka_acknowledges_it() -> None:
+    world = World()
+    world.say(FAILED)
+    world.topic.is_full = True
+    world.status.delete(FAILED.id)
+    world.topic.is_full = False
+    world.now_ms = 4_999
+    assert world.say() == []
+    world.now_ms = 5_000
+    assert DELETED in world.say()
+    # It is on its way for longer than the interval: there is one of it at a time.
+    world.now_ms = 20_000
+    assert DELETED not in world.say()
+    world.topic.answer(KafkaError._MSG_TIMED_OUT)
+    world.now_ms = 25_000
+    assert DELETED in world.say()
+    world.topic.answer(None)
+    world.now_ms = 60_000
+    assert DELETED not in world.say()
+
+
+def test_a_deletion_that_failed_is_repeated_at_the_end() -> None:
+    world = World()
+    world.status.delete(FAILED.id)
+    world.topic.answer(KafkaError._MSG_TIMED_OUT)
+    world.topic.said.clear()
+    world.status.close()
+    assert world.topic.said == [DELETED, ("*/-1/h:1", None)]
+
+
+def test_a_task_that_comes_back_is_not_deleted() -> None:
+    """This worker reports it again, or starts its process, which publishes under the same key."""
+    for is_reported in (True, False):
+        world = World()
+        world.status.delete(FAILED.id)
+        if is_reported:
+            world.say(FAILED)
+        else:
+            world.status.started(FAILED.id)
+        world.topic.answer(KafkaError._MSG_TIMED_OUT)
+        world.now_ms = 10_000
+        assert DELETED not in world.say()
+
+
+def test_the_answer_to_an_earlier_deletion_does_not_end_a_later_one() -> None:
+    world = World()
+    world.status.delete(FAILED.id)
+    world.say(FAILED)
+    (earlier,), world.topic.reports = world.topic.reports, []
+    world.status.delete(FAILED.id)
+    earlier(None, None)
+    world.topic.answer(KafkaError._MSG_TIMED_OUT)
+    world.now_ms = 10_000
+    assert DELETED in world.say()
 
 
 def test_every_record_fits_the_schema_and_only_a_workers_own_names_classes() -> None:

@@ -342,7 +342,11 @@ async def test_a_failed_record_of_the_caller_is_decided_as_one_of_ours(
 
     def report(error: KafkaError | None, message: Any) -> None:
         assert error is not None
-        producer.decide_failed(error, message, [], decided.append)
+        producer.decide_failed(error, message, [], decide)
+
+    def decide(error: KafkaError | None) -> None:
+        decided.append(error)
+        producer.count_reported(1)
 
     producer.producer.produce("t", value=b"v", on_delivery=report)
     producer.count_produced(1)
@@ -350,3 +354,12 @@ async def test_a_failed_record_of_the_caller_is_decided_as_one_of_ours(
     await producer.drain()
     assert [error.code() for error in decided if error is not None] == [KafkaError._MSG_TIMED_OUT]
     assert producer.outstanding == 0
+
+
+def test_a_record_that_the_caller_could_not_produce_is_noted(producer: LoopProducer) -> None:
+    fatal: list[KafkaError] = []
+    producer.on_fatal = fatal.append
+    assert producer.note_refused(BufferError()).code() == KafkaError._QUEUE_FULL
+    assert not fatal
+    failure = KafkaException(KafkaError(KafkaError._FATAL))
+    assert [producer.note_refused(failure)] == fatal == [failure.args[0]]

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not in its __all__
 from structlog.testing import CapturingLogger
 
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.kafka.consuming import assign_from_start
 from isotherm.servicekit.kafka.errors import error_of
+from isotherm.servicekit.kafka.offsets import list_offsets
 from isotherm.servicekit.settings import KafkaSettings
 
 
@@ -82,6 +86,26 @@ def test_repeated_error_is_said_once_in_its_interval(monkeypatch: pytest.MonkeyP
     assert said(down, down, timeout, down) == 2
     now_s = 31.0
     assert said(down, down) == 1
+
+
+def test_an_offset_that_its_leader_has_not_told_is_an_error() -> None:
+    """librdkafka gives the partitions of a leader that does not answer OFFSET_INVALID and no error."""
+    answers = {0: 7, 1: OFFSET_INVALID}
+
+    class Admin:
+        def list_offsets(
+            self, asked: dict[TopicPartition, object], **_: object
+        ) -> dict[TopicPartition, Future[object]]:
+            found: dict[TopicPartition, Future[object]] = {one: Future() for one in asked}
+            for one, future in found.items():
+                future.set_result(SimpleNamespace(offset=answers[one.partition]))
+            return found
+
+    admin, latest = cast(AdminClient, Admin()), cast(OffsetSpec, None)
+    found = list_offsets(admin, [("t", 0)], latest, committed=True, timeout_s=1.0)
+    assert found["t", 0].offset == 7
+    with pytest.raises(KafkaException, match="the leader of partition 1 of t did not answer"):
+        list_offsets(admin, [("t", 0), ("t", 1)], latest, committed=True, timeout_s=1.0)
 
 
 class RecordingConsumer:

@@ -128,6 +128,11 @@ def test_a_batch_finds_its_devices_again_and_old_ones_go(folder: CheckpointFolde
     assert folder.devices_snapshot(95) is None
 
 
+def test_a_snapshot_of_devices_that_spark_cannot_read_is_made_again(folder: CheckpointFolder) -> None:
+    folder.save_devices_snapshot(7, {"0": 5, "1": -1001})
+    assert folder.devices_snapshot(7) is None
+
+
 def test_a_tick_is_a_file_with_its_time(folder: CheckpointFolder) -> None:
     folder.tick(1_700_000_000_123)
     assert [path.read_text() for path in folder.clock.iterdir()] == ["1700000000123\n"]

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import ConsumerGroupTopicPartitions, Message, TopicPartition
+from confluent_kafka import Message, TopicPartition
 
 from isotherm.cli import records as topic_records
 from isotherm.cli.apply import apply
@@ -132,10 +132,10 @@ class Topics:
 
     def unread(self) -> int:
         """Records of the input that the group has not committed."""
-        admin = clients.admin(self.kafka, "alerts-test")
+        admin = clients.group_admin(self.kafka, "alerts-test")
         wanted = [TopicPartition(self.input, number) for number in range(PARTITIONS)]
-        future = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.name, wanted)])[self.name]
-        committed = {tp.partition: max(tp.offset, 0) for tp in future.result().topic_partitions}
+        found = admin.committed_offsets(self.name, wanted, timeout_s=DEADLINE_S)
+        committed = {tp.partition: max(tp.offset, 0) for tp in found}
         consumer = clients.consumer(self.kafka, "alerts-test", "alerts-test")
         ends = {number: consumer.get_watermark_offsets(tp, timeout=30)[1] for number, tp in enumerate(wanted)}
         consumer.close()

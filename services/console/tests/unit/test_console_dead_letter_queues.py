@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka.admin import AdminClient
 from console_in_memory import CONFIG, World, world_of
 
 from isotherm.console.dead_letters.queue import KafkaDeadLetterQueues, RecordPosition
 from isotherm.console.errors import NotFoundError
+from isotherm.servicekit.kafka.group_offsets import GroupAdmin
 
 CONTROL = ("isotherm.connectors", "__consumer_offsets", "isotherm.odd.dead-letters")
 
@@ -39,7 +39,7 @@ def test_a_control_topic_is_never_a_queue(world: World, topic: str) -> None:
     world.memory.write("a", record)
     assert world.control.dead_letter_topics() == set()
     queues = KafkaDeadLetterQueues(
-        cast(AdminClient, Topics()),
+        cast(GroupAdmin, Topics()),
         lambda: Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "test"}),
         lambda: pytest.fail("nothing is replayed"),
         timeout_ms=1_000,

@@ -59,16 +59,19 @@ class ChangingAccess(AccessControl):
 
 
 class ScriptedKafka:
-    """A producer that keeps what it gets; while `refusal` is set, it raises it."""
+    """A producer that keeps what it gets; while `refusal` is set, it raises it after `room` more records."""
 
     def __init__(self) -> None:
         self.records: list[tuple[Any, ...]] = []
         self.waiting: list[Any] = []
         self.refusal: Exception | None = None
+        self.room = 0
 
     def produce(self, topic: str, *, value: Any, key: Any, headers: Any, on_delivery: Any) -> None:
         if self.refusal is not None:
-            raise self.refusal
+            if not self.room:
+                raise self.refusal
+            self.room -= 1
         self.records.append((topic, key, value, tuple(headers)))
         self.waiting.append(on_delivery)
 
@@ -80,9 +83,17 @@ class PlainWorld:
     """One server with one client, which is connected; everything that can be seen of it is in `seen`."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, is_compiled: bool, version: int = 4, acl: str = "", **settings: Any
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        is_compiled: bool,
+        version: int = 4,
+        acl: str = "",
+        max_outstanding: int = 50_000,
+        **settings: Any,
     ) -> None:
         self._loop = loop
+        self._max_outstanding = max_outstanding
         self.failures: list[Mapping[str, Any]] = []
         loop.set_exception_handler(lambda _loop, context: self.failures.append(context))
         self.kafka = ScriptedKafka()
@@ -109,7 +120,7 @@ class PlainWorld:
             metrics=metrics,
             on_fatal=lambda failure: None,
         )
-        self.producer = LoopProducer(cast(Any, self.kafka))
+        self.producer = LoopProducer(cast(Any, self.kafka), max_outstanding=self._max_outstanding)
         pipeline = IngestPipeline(
             translator=Translator(ROUTER, ENCODERS, build_rules(settings)),
             producer=self.producer,

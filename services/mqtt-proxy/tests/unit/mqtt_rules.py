@@ -6,6 +6,7 @@ from typing import Any
 
 from isotherm.mqtt_proxy.ingest.translation import IngestRules
 
+MOST_READINGS = 5
 UNITS = {"temperature": "Cel", "brightness": "lx"}
 
 
@@ -18,6 +19,6 @@ def ingest_rules(**changes: Any) -> IngestRules:
         "ordinal": 3,
         "drop_unrouted": False,
         "topic_bytes": 100,
-        "readings_per_publish": 5,
+        "readings_per_publish": MOST_READINGS,
     }
     return IngestRules(**rules | changes)

@@ -66,6 +66,9 @@ PAYLOADS = st.sampled_from(
         b'{"t": 1, "id": "loft"}',
         b"{broken",
         b'[{"t": 1}]',
+        b'[{"t": 1, "value": 1}, {"t": 2, "value": 2}, {"t": 3, "value": 3, "id": "loft"}]',
+        b'[{"t": 1, "value": 1}, {"t": 2, "value": 2}]',
+        b'[{"t": 1}, {}]',
         b"",
     )
 )
@@ -99,7 +102,12 @@ STEPS = st.one_of(
     st.tuples(
         st.just("report"), st.lists(st.sampled_from((None,) * 6 + (TIMED_OUT, TOO_LARGE)), min_size=1, max_size=9)
     ),
-    st.tuples(st.just("refuse"), st.sampled_from((None, BufferError(), KafkaException(KafkaError(KafkaError._STATE))))),
+    st.tuples(
+        st.just("refuse"),
+        st.tuples(
+            st.sampled_from((None, BufferError(), KafkaException(KafkaError(KafkaError._STATE)))), st.integers(0, 5)
+        ),
+    ),
     st.tuples(st.just("acl"), st.sampled_from(("", ACL, "topic write nothing"))),
 )
 WORLDS = st.fixed_dictionaries(
@@ -118,6 +126,7 @@ WORLDS = st.fixed_dictionaries(
         "invalid_publish": st.just("refuse"),
         "identity": st.just({"device_id": "topic"}),
         "no_route": st.just("drop"),
+        "max_outstanding": st.integers(1, 8),
     },
 )
 
@@ -132,7 +141,7 @@ def play(world: PlainWorld, stream: bytes, steps: list[tuple[str, Any]]) -> list
         elif action == "report":
             world.report(how)
         elif action == "refuse":
-            world.kafka.refusal = how
+            world.kafka.refusal, world.kafka.room = how
         else:
             world.change_acl(how)
         seen.append(world.seen | {"records": list(world.kafka.records)})
@@ -194,6 +203,51 @@ def test_pubacks_wait_for_the_first_one(loop: asyncio.AbstractEventLoop, is_comp
     world.kafka.waiting[:] = [first]
     world.report([None])
     assert world.seen["answers"][4:] == b"\x40\2\0\1\x40\2\0\2\x40\2\0\3"
+
+
+ARRAY = b'[{"t": 1}, {"t": 2, "id": "loft"}, {"t": 3}]'
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_an_array_is_acknowledged_when_all_its_readings_are_stored(
+    loop: asyncio.AbstractEventLoop, is_compiled: bool
+) -> None:
+    world = PlainWorld(loop, is_compiled=is_compiled)
+    world.receive(publish_packet(TOPIC, ARRAY, flags=2, packet_id=1) + plain(2))
+    assert [key for _, key, *_ in world.kafka.records] == ["attic", "loft", "attic", "attic"]
+    world.report([None, None])
+    assert world.seen["answers"][4:] == b""
+    world.report([None])
+    assert world.seen["answers"][4:] == b"\x40\2\0\1"
+    assert world.seen["outstanding"] == 1
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_an_array_of_which_kafka_refuses_one_reading_becomes_one_dead_letter(
+    loop: asyncio.AbstractEventLoop, is_compiled: bool
+) -> None:
+    world = PlainWorld(loop, is_compiled=is_compiled)
+    world.receive(publish_packet(TOPIC, ARRAY, flags=2, packet_id=1))
+    world.report([None, TOO_LARGE, None])
+    assert [topic for topic, *_ in world.kafka.records] == ["thermostat.data"] * 3 + ["mqtt-proxy.dead-letters"]
+    assert world.kafka.records[3][2] == ARRAY
+    world.report([None])
+    assert world.seen["answers"][4:] == b"\x40\2\0\1"
+    assert world.seen["outstanding"] == 0
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_an_array_that_the_producer_takes_in_part_is_not_acknowledged(
+    loop: asyncio.AbstractEventLoop, is_compiled: bool
+) -> None:
+    world = PlainWorld(loop, is_compiled=is_compiled)
+    world.kafka.refusal, world.kafka.room = BufferError(), 2
+    world.receive(publish_packet(TOPIC, ARRAY, flags=2, packet_id=1))
+    assert len(world.kafka.records) == world.seen["outstanding"] == 2
+    world.report([None, None])
+    assert world.seen["closed"]
+    assert world.seen["answers"][4:] == b""
+    assert world.seen["outstanding"] == 0
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])

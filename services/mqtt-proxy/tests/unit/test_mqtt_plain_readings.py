@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 from mqtt_plain_world import NOW_MS, ROUTES, TARGETS
-from mqtt_rules import UNITS, ingest_rules
+from mqtt_rules import MOST_READINGS, UNITS, ingest_rules
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.hotpath.compiled import FieldNames, ReadingEncoder
@@ -47,14 +47,14 @@ def compiled(topic: str, **rules: Any) -> ReadingEncoder:
         is_bound=route.is_bound,
         metric=route.metric,
         unit=route.unit,
+        most_readings=route.most_readings,
     )
 
 
-def pure(topic: str, payload: bytes, **rules: Any) -> tuple[object, object] | None:
-    """Key and value of the record; None for a dead letter."""
+def pure(topic: str, payload: bytes, **rules: Any) -> list[tuple[object, object]] | None:
+    """Key and value of each record; None for a dead letter."""
     translated = translator(**rules).translate(Publish(topic, payload, 1), CONTEXT)
-    (record,) = translated.records
-    return None if translated.dead_letters else (record.key, record.value)
+    return None if translated.dead_letters else [(record.key, record.value) for record in translated.records]
 
 
 RENAMED, SAME, OLD = "devices/attic/temperature", "plain/temperature", "old/loft/temperature"
@@ -102,7 +102,17 @@ PLAIN = st.fixed_dictionaries(
         "unit": st.sampled_from(("K", "")),
     },
 ).map(json.dumps)
-PAYLOADS = st.one_of(PLAIN, objects(), NUMBERS, VALUES).map(str.encode) | st.binary(max_size=40)
+
+
+@st.composite
+def arrays(draw: st.DrawFn, items: st.SearchStrategy[str]) -> str:
+    inside = ",".join(f"{a}{item}{b}" for a, item, b in draw(st.lists(st.tuples(SPACE, items, SPACE), max_size=7)))
+    return f"{draw(SPACE)}[{inside}]{draw(SPACE)}"
+
+
+PAYLOADS = st.one_of(
+    PLAIN, objects(), arrays(PLAIN), arrays(st.one_of(PLAIN, PLAIN, PLAIN, objects(), VALUES)), NUMBERS, VALUES
+).map(str.encode) | st.binary(max_size=40)
 
 
 @given(topic=TOPICS, payload=PAYLOADS, rules=POLICIES, sequence=st.integers(0, 2**62))
@@ -117,7 +127,7 @@ def test_both_write_the_same_bytes(topic: str, payload: bytes, rules: dict[str, 
     same.take_sequences(NOW_MS, sequence)
     translated = same.translate(Publish(topic, payload, 1), CONTEXT)
     assert not translated.dead_letters
-    assert [(record.key, record.value) for record in translated.records] == [found]
+    assert [(record.key, record.value) for record in translated.records] == found
 
 
 @pytest.mark.parametrize(
@@ -131,6 +141,9 @@ def test_both_write_the_same_bytes(topic: str, payload: bytes, rules: dict[str, 
         (SAME, b" -3 "),
         (SAME, b'{"device_id": "loft", "metric": "m", "value": 1.0, "unit": ""}'),
         (OLD, b'{"value": 4503599627370497.5}'),
+        (RENAMED, b'[{"t": 1}]'),
+        (RENAMED, b' [ {"t": 1, "seq": 9} ,{"t": 2.5, "id": "loft"}, {"t": 3}\n, {"t": 4, "ts": 1767225600} ] '),
+        (SAME, b"[" + b",".join([b'{"value": 1}'] * MOST_READINGS) + b"]"),
     ],
 )
 def test_what_is_plain_is_encoded(topic: str, payload: bytes) -> None:
@@ -163,6 +176,18 @@ def test_what_is_plain_is_encoded(topic: str, payload: bytes) -> None:
         b'{"t": 1, "ts": 100000000000000}',
         b'{"t": 1, "seq": -1}',
         b'{"t": 1' + b',"a": 1' * 64 + b"}",
+        b"[1]",
+        b'[[{"t": 1}]]',
+        b'[{"t": 1}',
+        b'[{"t": 1},',
+        b'[{"t": 1},]',
+        b'[{"t": 1}}',
+        b'[{"t": 1}] x',
+        b'[{"t": 1} {"t": 2}]',
+        b'[{"t": 1}, {}]',
+        b'[{"t": 1}, {"t": "21.5"}]',
+        b'[{"t": 1}, null]',
+        b"[" + b",".join([b'{"t": 1}'] * (MOST_READINGS + 1)) + b"]",
     ],
 )
 def test_what_is_not_plain_is_left_to_the_translator(payload: bytes) -> None:

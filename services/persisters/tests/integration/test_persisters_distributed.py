@@ -75,7 +75,7 @@ def _replay_all(control: Control, worker_group: WorkerGroup, name: str, topic: s
     """Stop the connector, set its offsets to the beginning and start it; the sum of its offsets before."""
     control.change(name, target_state="STOPPED")
     worker_group.until("stopped", lambda: control.states(name, TASKS) == ["STOPPED", None, None])
-    admin = clients.admin(control.kafka, "test")
+    admin = clients.group_admin(control.kafka, "test")
     moves = reset_offsets(admin, f"connect-{name}", [topic], parse_position("earliest"))
     control.change(name, target_state="STARTED")
     return sum(move.before or 0 for move in moves)

@@ -144,7 +144,12 @@ def test_nothing_to_commit_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("code", "is_refused"), [(KafkaError.REBALANCE_IN_PROGRESS, False), (KafkaError.GROUP_AUTHORIZATION_FAILED, True)]
+    ("code", "is_refused"),
+    [
+        (KafkaError.REBALANCE_IN_PROGRESS, False),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, False),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, True),
+    ],
 )
 def test_a_commit_that_fails_keeps_what_is_uncommitted(
     monkeypatch: pytest.MonkeyPatch, code: int, is_refused: bool

@@ -16,11 +16,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from isotherm.proofs.faults.plan import BROKERS, FULL_DISK_BROKER, Fault, make_plan
+from isotherm.proofs.faults.plan import BROKERS, CLOCK_JUMP, DISKS, Fault, make_plan
 from isotherm.proofs.history.checking.checker import check
 from isotherm.proofs.history.report import lines_of
+
+if TYPE_CHECKING:
+    from isotherm.demo.system import System
+    from isotherm.proofs.faults.clocks import Clock
+    from isotherm.proofs.faults.effects import Means
 
 RESULTS = Path("docs/results/fault-runs.txt")
 _NODES = {"kafka": len(BROKERS), "hazelcast": 2}
@@ -50,6 +55,7 @@ class Happened:
     """What really happened in a run, as far as it came."""
 
     played: list[Fault] = field(default_factory=list)
+    without_effect: list[Fault] = field(default_factory=list)
     left_out: list[Fault] = field(default_factory=list)
     ended: Counter[str] = field(default_factory=Counter)
     """How often each part ended by itself."""
@@ -135,10 +141,11 @@ def result_line(seed: int, seconds: float, happened: Happened, outcome: str, com
     """Return the line of a run for the results; it counts the faults that happened, and not those of the plan."""
     played = Counter(one.kind for one in happened.played)
     kinds = " ".join(f"{kind}={number}" for kind, number in sorted(played.items()))
+    without_effect = _listed(one.kind for one in happened.without_effect)
     left_out = _listed(one.kind for one in happened.left_out)
     day, by_itself = f"{datetime.now(UTC):%Y-%m-%d}", _listed(happened.ended.elements())
     run = f"{day} commit={commit} seed={seed} seconds={seconds:g} {kinds or 'faults=0'}"
-    return f"{run} left-out={left_out} ended={by_itself} history={outcome}\n"
+    return f"{run} without-effect={without_effect} left-out={left_out} ended={by_itself} history={outcome}\n"
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -147,37 +154,34 @@ def _listed(names: Iterable[str]) -> str:
 
 def _play(arguments: argparse.Namespace, plan: list[Fault], history: Path, happened: Happened) -> None:
     """Run the system with its faults and write the history. Nothing of it is left, however it ends."""
-    # Their clients take a second to import.
+    # Before anything makes a thread; and their clients take a second to import.
+    from isotherm.proofs.faults import isolation
+
+    is_isolated = isolation.enter()
     from isotherm.demo import run, table
     from isotherm.demo.system import DemoPorts, Load, System
-    from isotherm.proofs.faults.injection import Injector, SmallDisk
-    from isotherm.proofs.faults.relay import Relays
+    from isotherm.proofs.faults.injection import Injector
     from isotherm.proofs.history.recording.demo_run import DemoRecorder
     from isotherm.stack.clusters import Nodes
-    from isotherm.stack.ports import Ports, hold_free_port, release
+    from isotherm.stack.ports import Ports, hold_free_port
     from isotherm.stack.stack import Stack
 
-    relay_ports = [hold_free_port() for _ in BROKERS]
-    stack = Stack(arguments.folder, Ports.free(), nodes=Nodes(**_NODES), advertised_brokers=relay_ports)
+    relay_ports = {broker: hold_free_port() for broker in BROKERS}
+    stack = Stack(arguments.folder, Ports.free(), nodes=Nodes(**_NODES), advertised_brokers=tuple(relay_ports.values()))
+    clocks = _clocks(arguments.folder.absolute(), plan)
     system = System(
         stack,
         ports=DemoPorts.free(),
         load=Load(rate_per_s=arguments.rate, coap_rate_per_s=10.0),
         overrides={"aggregator": {"read_margin_ms": _READ_MARGIN_MS}},
+        environments={name: clock.environment for name, clock in clocks.items()},
     )
     system.wipe()
-    disk = SmallDisk(stack.servers[FULL_DISK_BROKER].data_folder)
+    for clock in clocks.values():
+        clock.jump(0)
     console, never = table.wide_console(), threading.Event()
     with ExitStack() as undo:
-        has_disk = disk.mount()
-        if has_disk:
-            undo.callback(disk.unmount)
-        links = Relays()
-        undo.callback(links.close)
-        relays = {}
-        for node, port in zip(stack.kafka_cluster.nodes, relay_ports, strict=True):
-            release(port)
-            relays[node.name] = links.listen(port, node.port)
+        means = _means(system, relay_ports, clocks, undo, is_isolated=is_isolated)
         undo.callback(system.stop)
         run.start(system, console, never)
         recorder = DemoRecorder(system)
@@ -185,15 +189,58 @@ def _play(arguments: argparse.Namespace, plan: list[Fault], history: Path, happe
         began = time.monotonic()
         injector = Injector(
             system,
-            relays,
-            disk if has_disk else None,
+            means,
             system.addresses.readings_topic,
             lambda text: print(f"{time.monotonic() - began:6.1f} s  {text}", flush=True),
         )
-        happened.played, happened.left_out, happened.ended = injector.played, injector.left_out, injector.ended
+        happened.played, happened.without_effect = injector.played, injector.without_effect
+        happened.left_out, happened.ended = injector.left_out, injector.ended
         injector.run(plan, arguments.seconds)
         run.settle(system, console, never, _PATIENCE_S)
         recorder.record(history, injector.injected, injector.restarted)
+
+
+def _clocks(folder: Path, plan: list[Fault]) -> dict[str, Clock]:
+    """Return the clocks of the services whose clock jumps in this plan; none without libfaketime."""
+    from isotherm.proofs.faults.clocks import Clock, library
+
+    faketime = library()
+    if faketime is None:
+        return {}
+    jumping = {fault.target for fault in plan if fault.kind == CLOCK_JUMP}
+    return {name: Clock(folder / "clocks" / name, faketime) for name in sorted(jumping)}
+
+
+def _means(
+    system: System, relay_ports: dict[str, int], clocks: dict[str, Clock], undo: ExitStack, *, is_isolated: bool
+) -> Means:
+    """Put relays before the brokers and disks below those that are to have one; `undo` takes them away."""
+    from isotherm.proofs.faults import packets
+    from isotherm.proofs.faults.disks import Disk
+    from isotherm.proofs.faults.effects import Means
+    from isotherm.proofs.faults.relay import Relays
+    from isotherm.stack.ports import release
+
+    servers = {server.name: server for server in system.servers}
+    disks = {name: Disk(servers[name].data_folder, mib << 20) for name, mib in DISKS.items()} if is_isolated else {}
+    mounted = {}
+    for name, disk in disks.items():
+        if disk.mount():
+            undo.callback(disk.unmount)
+            mounted[name] = disk
+    links = Relays()
+    undo.callback(links.close)
+    relays = {}
+    for node in system.stack.kafka_cluster.nodes:
+        release(relay_ports[node.name])
+        relays[node.name] = links.listen(relay_ports[node.name], node.port)
+    filters_packets = is_isolated and packets.is_possible()
+    return Means(relays, further_ports(system, relay_ports), mounted, clocks, filters_packets=filters_packets)
+
+
+def further_ports(system: System, relay_ports: dict[str, int]) -> dict[str, int]:
+    """Return where clients find servers beside their own TCP ports: relays of brokers, the datagrams of CoAP devices."""
+    return {**relay_ports, system.sensors.name: system.ports.coap}
 
 
 def _commit() -> str:

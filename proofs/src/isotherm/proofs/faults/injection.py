@@ -2,57 +2,19 @@
 
 from __future__ import annotations
 
-import errno
-import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from isotherm.demo.system import System
 from isotherm.proofs.faults import plan
+from isotherm.proofs.faults.effects import Means
 from isotherm.proofs.faults.plan import Fault
-from isotherm.proofs.faults.relay import Relay
 from isotherm.proofs.history.recording.demo_run import Fault as Injected
 from isotherm.stack.servers.server import Server, ServerFailed
 
-_DISK_SIZE = "512m"
 _POLL_S = 0.2
-_FILLER = "filler"
-
-
-class SmallDisk:
-    """A file system of 512 MiB in memory that holds the data of a server; it needs the right to mount."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def mount(self) -> bool:
-        """Mount it; False where this user may not."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if self._folder.is_mount():
-            self.unmount()  # of a run that was killed
-        command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_SIZE}", "tmpfs", str(self._folder)]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-    def fill(self) -> None:
-        """Leave no room."""
-        try:
-            with (self._folder / _FILLER).open("wb", buffering=0) as file:
-                while True:
-                    file.write(bytes(65_536))
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-
-    def clear(self) -> None:
-        """Give the room back."""
-        (self._folder / _FILLER).unlink(missing_ok=True)
-
-    def unmount(self) -> None:
-        """Unmount it, when nothing uses it any more."""
-        subprocess.run(["umount", str(self._folder)], capture_output=True, check=False)
 
 
 class Injector:
@@ -61,15 +23,13 @@ class Injector:
     def __init__(
         self,
         system: System,
-        relays: Mapping[str, Relay],
-        disk: SmallDisk | None,
+        means: Means,
         topic: str,
         note: Callable[[str], None],
     ) -> None:
-        """`relays` are by the name of the broker behind; `topic` is the one whose leader is lost and moved."""
+        """`topic` is the one whose leader is lost and moved."""
         self._system = system
-        self._relays = relays
-        self._disk = disk
+        self._means = means
         self._topic = topic
         self._note = note
         self._servers: dict[str, Server] = {server.name: server for server in system.servers}
@@ -79,9 +39,11 @@ class Injector:
         """What the threads of faults raised, which is no fault of a plan."""
         self.injected: list[Injected] = []
         self.played: list[Fault] = []
-        """Those that have really begun."""
+        """Those that have really happened, as seen from outside."""
+        self.without_effect: list[Fault] = []
+        """Those that began, but had no effect that could be seen."""
         self.left_out: list[Fault] = []
-        """Those that could not begin, because their target did not run then, or for want of a right."""
+        """Those that could not begin, because their target did not run then, or for want of a right or a program."""
         self.restarted: set[str] = set()
         """Services whose process is not the first one."""
         self.ended: Counter[str] = Counter()
@@ -116,7 +78,7 @@ class Injector:
             time.sleep(_POLL_S)
 
     def _await_recovery(self) -> None:
-        for relay in self._relays.values():
+        for relay in self._means.relays.values():
             relay.heal()
         for server in self._servers.values():
             server.wait_ready()
@@ -151,46 +113,37 @@ class Injector:
             self._note(f"{fault.kind} {server.name}: {str(error).splitlines()[0]}")
         finally:
             self._busy.discard(server.name)
-            if not any(fault is one for one in self.played):
+            if not any(fault is one for one in (*self.played, *self.without_effect)):
                 self.left_out.append(fault)
 
     def _target(self, fault: Fault) -> Server:
+        if fault.target in plan.PAIRS:
+            client, _server = plan.PAIRS[fault.target]
+            return self._servers[client]
         if fault.target != plan.LEADER:
             return self._servers[fault.target]
         cluster = self._system.stack.kafka_cluster
         return cluster.leader_of(self._topic, 0) or cluster.nodes[0]
 
     def _play(self, fault: Fault, server: Server) -> None:
-        why_not = None if server.alive() else "it does not run"
-        if fault.kind == plan.FULL_DISK and self._disk is None:
-            why_not = "this user may not mount"
+        peer = self._servers[plan.PAIRS[fault.target][1]] if fault.target in plan.PAIRS else None
+        why_not = self._means.lacking(fault)
+        if why_not is None and not all(one.alive() for one in (server, peer) if one is not None):
+            why_not = "it does not run"
         if why_not is not None:
-            self._note(f"{fault.kind} {server.name}: left out, {why_not}")
+            self._note(f"{fault.kind} {fault.target}: left out, {why_not}")
             return
-        what = f"{fault.kind} for {fault.lasts_s:.1f} s"
-        self.injected.append(Injected(time.time_ns() // 1_000_000, server.name, what))
-        self._note(f"{fault.kind} {server.name} for {fault.lasts_s:.1f} s")
-        begin, end = self._effects(fault, server)
-        begin()
-        self.played.append(fault)
-        # As long as the plan says: this is no wait for anything.
-        self._over.wait(fault.lasts_s)
-        end()
-
-    def _effects(self, fault: Fault, server: Server) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Return what begins a fault, and what ends it."""
-        if fault.kind in (plan.KILL, plan.LOSE_LEADER):
-            return server.kill, lambda: self._start(server)
-        if fault.kind in (plan.RESTART, plan.MOVE_LEADER):
-            return server.stop, lambda: self._start(server)
-        if fault.kind == plan.FREEZE:
-            return server.pause, server.resume
-        if fault.kind == plan.FULL_DISK:
-            assert self._disk is not None
-            return self._disk.fill, self._disk.clear
-        relay = self._relays[server.name]
-        if fault.kind == plan.CUT:
-            return relay.cut, relay.heal
-        if fault.kind == plan.STALL:
-            return relay.stall, relay.heal
-        return lambda: relay.delay(fault.delay_ms / 1000), relay.heal
+        name = fault.target if peer is not None else server.name
+        self.injected.append(Injected(time.time_ns() // 1_000_000, name, fault.what))
+        self._note(f"{name}: {fault.what}")
+        effect = self._means.effect(fault, server, peer, self._start)
+        effect.begin()
+        try:
+            # As long as the plan says: this is no wait for anything.
+            self._over.wait(fault.lasts_s)
+            has_happened = effect.happened()
+            (self.played if has_happened else self.without_effect).append(fault)
+            if not has_happened:
+                self._note(f"{name}: {fault.kind} had no effect")
+        finally:
+            effect.end()

@@ -54,6 +54,8 @@ class Relay:
         self._flows.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._pumps: set[asyncio.Task[None]] = set()
+        self.disturbed = 0
+        """Connections that were reset, and pieces of data that were held back or delayed."""
 
     async def open(self, port: int) -> None:
         """Accept connections."""
@@ -90,11 +92,13 @@ class Relay:
     def _cut(self) -> None:
         self._is_cut = True
         for writer in list(self._writers):
+            self.disturbed += 1
             writer.transport.abort()
 
     def _refuse(self, *writers: asyncio.StreamWriter) -> bool:
         """Reset connections if all of them are cut; return whether this is so."""
         for writer in writers if self._is_cut else ():
+            self.disturbed += 1
             writer.transport.abort()
         return self._is_cut
 
@@ -119,6 +123,7 @@ class Relay:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(_CHUNK_BYTES):
+                self.disturbed += bool(self._delay_s) or not self._flows.is_set()
                 if self._delay_s:
                     await asyncio.sleep(self._delay_s)
                 await self._flows.wait()

@@ -38,6 +38,7 @@ from isotherm.servicekit import logs
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.group_offsets import GroupAdmin
 from isotherm.servicekit.lifecycle import Exit, Stop
 
 _log = logs.logger(__name__)
@@ -97,7 +98,7 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
             counters,
         ),
     )
-    admin = clients.admin(settings.kafka, f"{_NAME}-admin")
+    admin = clients.group_admin(settings.kafka, f"{_NAME}-admin")
     topics = KafkaTopics(admin, partial(_page_consumer, settings), timeout_ms=settings.read_timeout_ms)
     devices = DeviceBrowser(latest, provisioned, alerts, topics, schemas, device_health, now_ms, settings.search)
     silence_control = SilenceControl(silences, writer, now_ms)
@@ -128,7 +129,7 @@ def _components(
     writer: ControlTopicWriter,
     schemas: SchemaRegistry,
     health: Health,
-    admin: AdminClient,
+    admin: GroupAdmin,
     topics: KafkaTopics,
     devices: DeviceBrowser,
     silences: SilenceControl,

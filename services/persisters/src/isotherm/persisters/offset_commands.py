@@ -47,7 +47,7 @@ def _add_replay_arguments(parser: argparse.ArgumentParser) -> None:
 def _offsets(settings: PersistersSettings, arguments: argparse.Namespace) -> int:
     name, topics = _connector(arguments)
     try:
-        states = positions(clients.admin(settings.kafka, f"{name}-offsets"), group_of(name), topics)
+        states = positions(clients.group_admin(settings.kafka, f"{name}-offsets"), group_of(name), topics)
     except (ReplayError, KafkaException) as error:
         return _refused(error)
     for one in states:
@@ -66,7 +66,7 @@ def _replay(settings: PersistersSettings, arguments: argparse.Namespace) -> int:
     group = group_of(name)
     try:
         moves = reset_offsets(
-            clients.admin(settings.kafka, f"{name}-replay"),
+            clients.group_admin(settings.kafka, f"{name}-replay"),
             group,
             [arguments.topic] if arguments.topic else topics,
             parse_position(arguments.to),

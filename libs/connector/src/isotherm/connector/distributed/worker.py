@@ -221,7 +221,7 @@ class DistributedWorker:
                 self._controller.ended(id, failure, now_ms)
         for action in self._controller.actions(now_ms):
             if isinstance(action, StartTask):
-                self._start(action, now_ms)
+                self._start(action, now_ms, status)
             elif isinstance(action, StopTask):
                 self._processes[action.id].end()
             elif isinstance(action, DeleteStatus):
@@ -230,7 +230,7 @@ class DistributedWorker:
         self._counts = self._controller.counts()
         status.publish(self._controller.reports(), self._counts)
 
-    def _start(self, start: StartTask, now_ms: float) -> None:
+    def _start(self, start: StartTask, now_ms: float, status: WorkerStatus) -> None:
         launch = TaskLaunch(start.config, start.id.task, self._name, self._settings.group, start.generation)
         timeout_ms = self._settings.task_stop_timeout_ms
         try:
@@ -240,6 +240,7 @@ class DistributedWorker:
             return
         self._metrics.started.inc()
         self._processes[start.id] = process
+        status.started(start.id)
 
     def _check(self, config: ConnectorConfig) -> TaskPlan:
         # A configuration that is too large for a launch is refused here, before any task starts.

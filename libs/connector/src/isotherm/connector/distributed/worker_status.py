@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 import isotherm.schemas
 from isotherm.connector.distributed.controller import Report, TaskId
@@ -28,8 +30,19 @@ EVERY_CONNECTOR = "*"
 _FINAL_FLUSH_S = 5.0
 
 
+@dataclass(eq=False)
+class _Deletion:
+    """A deletion that Kafka has not acknowledged."""
+
+    retry_at_ms: float = math.inf
+    """When it is tried again; never while it waits for its acknowledgement."""
+
+
 class WorkerStatus:
-    """Publishes changed statuses at once, and every status again after INTERVAL_MS."""
+    """Publishes changed statuses at once, and every status again after INTERVAL_MS.
+
+    A deletion is repeated until Kafka acknowledges it: nothing else would ever delete the status.
+    """
 
     def __init__(
         self,
@@ -46,9 +59,13 @@ class WorkerStatus:
         self._worker, self._group, self._classes = worker, worker_group, list(classes)
         self._clock_ms = clock_ms
         self._published: dict[TaskId, tuple[Report, float]] = {}
+        self._deletions: dict[TaskId, _Deletion] = {}
 
     def publish(self, reports: Iterable[Report], counts: Mapping[str, int]) -> None:
-        """Publish this worker's status and every report that changed or is older than INTERVAL_MS."""
+        """Publish this worker's status and every report that changed or is older than INTERVAL_MS.
+
+        Deletions that failed are repeated after INTERVAL_MS, except of a status that is reported again.
+        """
         self._producer.poll(0)
         itself = Report(TaskId(EVERY_CONNECTOR, CONNECTOR_ITSELF), State.RUNNING, None, counts)
         now_ms = self._clock_ms()
@@ -60,16 +77,41 @@ class WorkerStatus:
             if report != before or now_ms - at_ms >= INTERVAL_MS:
                 self._published[id] = report, now_ms
                 self._produce(id, self._encode(self._record(report)))
+        self._deletions = {id: deletion for id, deletion in self._deletions.items() if id not in found}
+        self._repeat_deletions(now_ms)
+
+    def started(self, id: TaskId) -> None:
+        """The task has a process, which publishes the task's status: do not repeat a deletion of it."""
+        self._deletions.pop(id, None)
 
     def delete(self, id: TaskId) -> None:
         """Delete the status of a task that this worker no longer reports."""
         self._published.pop(id, None)
-        self._produce(id, None)
+        deletion = self._deletions[id] = _Deletion()
+        self._produce_deletion(id, deletion)
 
     def close(self) -> None:
-        """Delete this worker's own status, and wait up to five seconds for the acknowledgement."""
+        """Delete this worker's own status, and wait up to five seconds for the acknowledgement of all deletions."""
+        self._producer.poll(0)
+        self._repeat_deletions(math.inf)
         self.delete(TaskId(EVERY_CONNECTOR, CONNECTOR_ITSELF))
         self._producer.flush(_FINAL_FLUSH_S)
+
+    def _repeat_deletions(self, until_ms: float) -> None:
+        for id, deletion in self._deletions.items():
+            if deletion.retry_at_ms < math.inf and deletion.retry_at_ms <= until_ms:
+                self._produce_deletion(id, deletion)
+
+    def _produce_deletion(self, id: TaskId, deletion: _Deletion) -> None:
+        def reported(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                deletion.retry_at_ms = self._clock_ms() + INTERVAL_MS
+                _log.warning("status not deleted, trying again", task=id, reason=error.str())
+            elif self._deletions.get(id) is deletion:
+                del self._deletions[id]
+
+        is_queued = self._produce(id, None, reported)
+        deletion.retry_at_ms = math.inf if is_queued else self._clock_ms() + INTERVAL_MS
 
     def _record(self, report: Report) -> dict[str, Any]:
         is_own = report.id.connector == EVERY_CONNECTOR
@@ -86,8 +128,14 @@ class WorkerStatus:
             "updated_at": int(time.time() * 1000),
         }
 
-    def _produce(self, id: TaskId, value: bytes | None) -> None:
+    def _produce(
+        self, id: TaskId, value: bytes | None, on_delivery: Callable[[KafkaError | None, object], None] | None = None
+    ) -> bool:
+        """Queue a record; return False if there is no room for it."""
+        key = status_key(id.connector, id.task, self._worker)
         try:
-            self._producer.produce(TOPIC, key=status_key(id.connector, id.task, self._worker), value=value)
+            self._producer.produce(TOPIC, key=key, value=value, on_delivery=on_delivery)
         except (BufferError, KafkaException) as error:
             _log.warning("status not published", reason=str(error))
+            return False
+        return True

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from isotherm.connector.config.topic_patterns import matching
 from isotherm.kcql.dates import epoch_ms
 from isotherm.servicekit.kafka.errors import error_of
+from isotherm.servicekit.kafka.group_offsets import GroupAdmin
 from isotherm.servicekit.kafka.offsets import list_offsets
 
 EXPECTED = "earliest, latest, an offset, a time (2026-01-31T12:00:00Z) or @ and epoch milliseconds"
@@ -153,7 +154,7 @@ def _target(state: PartitionState, position: Position) -> int:
 
 
 def positions(
-    admin: AdminClient,
+    admin: GroupAdmin,
     group: str,
     topics: Sequence[str],
     *,
@@ -173,12 +174,8 @@ def positions(
     if not partitions:
         what = "" if partition is None else f"partition {partition} of "
         raise ReplayError(f"there is no {what}{', '.join(topics)}")
-    request = [ConsumerGroupTopicPartitions(group, partitions)]
-    answer = admin.list_consumer_group_offsets(request, request_timeout=TIMEOUT_S)[group].result()
-    committed = {(one.topic, one.partition): one for one in answer.topic_partitions}
-    for one in committed.values():
-        if one.error is not None:
-            raise KafkaException(one.error)
+    answer = admin.committed_offsets(group, partitions, timeout_s=TIMEOUT_S)
+    committed = {(one.topic, one.partition): one for one in answer}
     at_time = {} if time_ms is None else _offsets(admin, partitions, OffsetSpec.for_timestamp(time_ms))
     return [
         PartitionState(
@@ -195,7 +192,7 @@ def positions(
 
 
 def reset_offsets(
-    admin: AdminClient,
+    admin: GroupAdmin,
     group: str,
     topics: Sequence[str],
     position: Position,
@@ -217,7 +214,7 @@ def reset_offsets(
     return moves
 
 
-def set_offsets(admin: AdminClient, group: str, offsets: Mapping[tuple[str, int], int | None]) -> list[Move]:
+def set_offsets(admin: GroupAdmin, group: str, offsets: Mapping[tuple[str, int], int | None]) -> list[Move]:
     """Set `group` to offsets of single partitions, as `plan_offsets`, in one request; the moves that were made.
 
     Raises as `reset_offsets`, before anything is changed.

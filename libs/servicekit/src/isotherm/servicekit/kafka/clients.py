@@ -6,12 +6,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from isotherm.servicekit import logs
+from isotherm.servicekit.kafka.group_offsets import GroupAdmin
 from isotherm.servicekit.promised_properties import is_promised
 from isotherm.servicekit.settings import KafkaSettings
 
@@ -97,6 +99,13 @@ def consumer_to_the_end(settings: KafkaSettings, client_id: str, **overrides: An
 def admin(settings: KafkaSettings, client_id: str, **overrides: Any) -> AdminClient:
     """A client for topics and groups; keep a reference until its futures resolved."""
     return AdminClient(client_config(settings, client_id, **overrides))
+
+
+def group_admin(settings: KafkaSettings, client_id: str, **overrides: Any) -> GroupAdmin:
+    """A client for topics and groups like `admin`, which also reads committed offsets; nothing else may read them."""
+    # An offset of a transaction that is not decided yet is not waited for; the last committed one counts.
+    make_consumer = partial(consumer, settings, f"{client_id}-offsets", isolation_level="read_uncommitted", **overrides)
+    return GroupAdmin(client_config(settings, client_id, **overrides), make_consumer)
 
 
 class _Errors:

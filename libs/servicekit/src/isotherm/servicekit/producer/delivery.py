@@ -189,10 +189,8 @@ class LoopProducer:
                 handed_over += 1
                 self.outstanding += 1
         except (BufferError, KafkaException) as failure:
-            known = failure.args[0] if isinstance(failure, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
             left -= len(records) - handed_over - 1
-            finish(known)
-            self._note(failure)
+            finish(self.note_refused(failure))
         if self._guard is None and self._timer is None and handed_over:
             self._expect_reports()
 
@@ -205,24 +203,24 @@ class LoopProducer:
         """Count records that the caller passed to `producer` itself, each with a delivery callback of its own.
 
         The callback gets (error, message) of confluent-kafka. It passes an error to `decide_failed`. The caller counts
-        the other reports with `count_reported`, at the latest in `on_polled`.
+        the reports with `count_reported`, those without an error at the latest in `on_polled`.
         """
         self.outstanding += records
         if self._guard is None and self._timer is None:
             self._expect_reports()
 
     def count_reported(self, records: int) -> None:
-        """Count delivery reports without an error, of records that `count_produced` counted."""
+        """Count delivery reports of records that `count_produced` counted."""
         self.outstanding -= records
 
     def decide_failed(self, error: KafkaError, message: Message, headers: Headers, on_delivery: OnDelivery) -> None:
-        """Decide about a record of `count_produced` whose report has an error, as `produce` does."""
+        """Decide about a record of `count_produced` with an error, as `produce` does; `on_delivery` counts it."""
+        self._report(headers, on_delivery, error, message)
 
-        def finish(last: KafkaError | None) -> None:
-            self.outstanding -= 1
-            on_delivery(last)
-
-        self._report(headers, finish, error, message)
+    def note_refused(self, failure: BufferError | KafkaException) -> KafkaError:
+        """Return the error of a record that `producer` did not take from the caller, and note whether it is fatal."""
+        self._note(failure)
+        return failure.args[0] if isinstance(failure, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
 
     async def send(self, topic: str, *, key: bytes | str | None, value: bytes | None, headers: Headers = ()) -> None:
         """Produce one record, waiting for room first, and return when Kafka has it.

@@ -8,12 +8,13 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaException
 
 from isotherm.proofs.history.recording.history_file import HistoryFile
+from isotherm.servicekit.kafka.group_offsets import committed_offsets
 
 _REQUEST_TIMEOUT_S = 10.0
+_ASKS_ONLY = {"enable.auto.commit": False, "isolation.level": "read_uncommitted", "log_level": 0}
 _QUIET_SAMPLES = 3
 """So many samples without news in a row are the end: tasks commit within seconds after they have written."""
 _MOST_LAST_SAMPLES = 60
@@ -24,8 +25,8 @@ class OffsetSampler:
     """Asks for the offsets of groups at an interval; `write` gives what it saw."""
 
     def __init__(self, kafka: Mapping[str, Any], groups: Collection[str], interval_s: float = 2.0) -> None:
-        self._admin = AdminClient(dict(kafka))
-        self._groups = sorted(groups)
+        self._consumers = {group: Consumer({**kafka, **_ASKS_ONLY, "group.id": group}) for group in sorted(groups)}
+        """One a group, which never joins it: it knows its coordinator from question to question."""
         self._interval_s = interval_s
         self._seen: dict[tuple[str, str, int], list[tuple[int, int, str]]] = {}
         self._stopped = threading.Event()
@@ -36,9 +37,16 @@ class OffsetSampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask until nothing changes any more."""
+        """Ask until nothing changes any more, and close the connections."""
         self._stopped.set()
         self._thread.join()
+        try:
+            self._sample_until_quiet()
+        finally:
+            for consumer in self._consumers.values():
+                consumer.close()
+
+    def _sample_until_quiet(self) -> None:
         quiet = 0
         for _ in range(_MOST_LAST_SAMPLES):
             quiet = 0 if self.sample() else quiet + 1
@@ -49,19 +57,14 @@ class OffsetSampler:
     def sample(self) -> bool:
         """Ask once; return whether there is news. An answer that does not come is left out, and counts as news."""
         has_news = False
-        for group in self._groups:
-            request = [ConsumerGroupTopicPartitions(group)]
+        for group, consumer in self._consumers.items():
             try:
-                answer = self._admin.list_consumer_group_offsets(request, request_timeout=_REQUEST_TIMEOUT_S)[
-                    group
-                ].result()
-            except Exception:  # during an outage there is no answer; the next sample has it
+                positions = committed_offsets(consumer, timeout_s=_REQUEST_TIMEOUT_S)
+            except KafkaException:  # during an outage there is no answer; the next sample has it
                 has_news = True
                 continue
             now_ms = time.time_ns() // 1_000_000
-            for position in answer.topic_partitions or []:
-                if position.offset < 0:
-                    continue
+            for position in positions:
                 seen = self._seen.setdefault((group, position.topic, position.partition), [])
                 if not seen or seen[-1][1] != position.offset:
                     seen.append((now_ms, position.offset, position.metadata or ""))

@@ -147,12 +147,16 @@ class CheckpointFolder:
         _replace(self._start, {"offsets": by_topic(start.offsets), "complete_after_ms": start.complete_after_ms})
 
     def devices_snapshot(self, batch_id: int) -> dict[str, int] | None:
-        """Return the end offsets (by partition number) of the devices that a batch was joined with; None at first."""
+        """Return the end offsets (by partition number) of the devices that a batch was joined with; None at first.
+
+        A snapshot without an offset for each partition, which earlier versions stored when a leader did not answer,
+        counts as none: Spark cannot read it, so no batch was joined with it.
+        """
         path = self._devices / f"{batch_id}.json"
         if not path.exists():
             return None
         offsets: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
-        return offsets
+        return offsets if all(offset >= 0 for offset in offsets.values()) else None
 
     def save_devices_snapshot(self, batch_id: int, end_offsets: Mapping[str, int]) -> None:
         """Store the end offsets, so that the batch is joined with the same devices when it is run again."""

@@ -243,14 +243,29 @@ class Forwarder:
         if not new:
             return
         try:
-            self._consumer.commit(
+            answers = self._consumer.commit(
                 offsets=[KafkaPartition(*one, position) for one, position in new.items()], asynchronous=False
             )
         except KafkaException as error:
-            # Nothing is lost: the records are forwarded again.
-            _log.warning("offsets are not committed", reason=str(error))
+            self._not_committed(str(error))
+            return
+        # Kafka answers for each partition. An offset that it refused must be tried again even if the partition gets no
+        # record any more: the time of the alerts waits until the group has committed every end offset.
+        refused = []
+        for answer in answers or []:
+            if answer.error is None:
+                self._committed[_partition(answer)] = answer.offset
+            else:
+                refused.append(f"{answer.topic}[{answer.partition}]: {answer.error.str()}")
+        if refused:
+            self._not_committed(", ".join(refused))
         else:
-            self._committed.update(new)
+            self._health.ready(PART)
+
+    def _not_committed(self, reason: str) -> None:
+        """Report a refused commit: the next one tries again, or the partition's next owner forwards its records."""
+        self._health.not_ready(PART, f"offsets are not committed: {reason}")
+        _log.warning("offsets are not committed", reason=reason)
 
     def _is_stored(self) -> bool:
         """Wait until Kafka has what was forwarded; return False when it does not within a while after a close."""

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException
 
 from isotherm.connector.offsets import replay
 from isotherm.console.errors import BadRequestError, ConflictError, UnavailableError
 from isotherm.servicekit.kafka.errors import error_of, reason_of
+from isotherm.servicekit.kafka.group_offsets import GroupAdmin
 
 _ABSENT = (KafkaError.GROUP_ID_NOT_FOUND,)
 _BUSY = (KafkaError.NON_EMPTY_GROUP,)
@@ -62,17 +62,14 @@ class ConnectorOffsets(Protocol):
 class KafkaOffsets:
     """`ConnectorOffsets` over Kafka's admin client."""
 
-    def __init__(self, admin: AdminClient) -> None:
+    def __init__(self, admin: GroupAdmin) -> None:
         self._admin = admin
 
     def read(self, group: str) -> list[CommittedOffset]:
         """Read offsets as `ConnectorOffsets.read` does."""
         with translate_kafka_errors():
-            asked = self._admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group)], request_timeout=replay.TIMEOUT_S
-            )
-            found = asked[group].result().topic_partitions
-        return sorted(CommittedOffset(one.topic, one.partition, one.offset) for one in found if one.offset >= 0)
+            found = self._admin.committed_offsets(group, timeout_s=replay.TIMEOUT_S)
+        return sorted(CommittedOffset(one.topic, one.partition, one.offset) for one in found)
 
     def alter(self, group: str, targets: Sequence[TargetOffset]) -> list[replay.Move]:
         """Set offsets as `ConnectorOffsets.alter` does."""

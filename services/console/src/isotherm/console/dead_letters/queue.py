@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from isotherm.connector.config.dead_letter_topics import may_hold_dead_letters
 from isotherm.connector.errors.dead_letters import DeadLetterQueue, DeadLettersUnavailableError
@@ -26,6 +25,7 @@ from isotherm.console.dead_letters.record import (
 )
 from isotherm.console.errors import ConflictError, NotFoundError, UnavailableError
 from isotherm.console.records.consumer import consume_spans, translate_kafka_errors
+from isotherm.servicekit.kafka.group_offsets import GroupAdmin
 
 _BATCH = 500
 _MAX_REMEMBERED = 100_000
@@ -84,7 +84,7 @@ class KafkaDeadLetterQueues:
 
     def __init__(
         self,
-        admin: AdminClient,
+        admin: GroupAdmin,
         make_consumer: Callable[[], Consumer],
         make_producer: Callable[[], Producer],
         *,
@@ -115,8 +115,8 @@ class KafkaDeadLetterQueues:
         with translate_kafka_errors():
             topics = self._topics()
             names = sorted(name for name in topics if _is_queue(name, configured))
-            states = {name: self._partition_states(name, topics[name]).values() for name in names}
-            return [QueueOverview(name, sum(one.max_open for one in states[name])) for name in names]
+            states = self._partition_states({name: topics[name] for name in names})
+            return [QueueOverview(name, sum(one.max_open for one in states[name].values())) for name in names]
 
     def open_records(self, topic: str, after: RecordPosition | None, limit: int) -> OpenRecords:
         """List open records as `DeadLetterQueues.open_records` does."""
@@ -215,25 +215,26 @@ class KafkaDeadLetterQueues:
         topics = self._topics()
         if topic not in topics or not _is_queue(topic, self._configured_topics()):
             raise NotFoundError(f"{topic} is not a dead-letter queue")
-        states = self._partition_states(topic, topics[topic])
-        return {partition: state.progress for partition, state in states.items()}
+        states = self._partition_states({topic: topics[topic]})
+        return {partition: state.progress for partition, state in states[topic].items()}
 
     def _topics(self) -> dict[str, list[int]]:
         """Return the partitions of every topic."""
         topics = self._admin.list_topics(timeout=self._timeout_s).topics
         return {name: sorted(of.partitions) for name, of in topics.items()}
 
-    def _partition_states(self, topic: str, partitions: Sequence[int]) -> dict[int, _PartitionState]:
-        asked = [TopicPartition(topic, partition) for partition in partitions]
-        futures = self._admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(GROUP, asked)], request_timeout=TIMEOUT_S
-        )
+    def _partition_states(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, _PartitionState]]:
+        """Return the states of these partitions of each topic, in the order of their numbers."""
+        states: dict[str, dict[int, _PartitionState]] = {topic: {} for topic in topics}
+        asked = [TopicPartition(topic, partition) for topic, partitions in topics.items() for partition in partitions]
+        if not asked:
+            return states
         bounds = offset_bounds(self._admin, asked)
-        states = {}
-        for commit in sorted(futures[GROUP].result().topic_partitions, key=lambda one: one.partition):
-            low, high = bounds[topic, commit.partition]
+        commits = self._admin.committed_offsets(GROUP, asked, timeout_s=TIMEOUT_S)
+        for commit in sorted(commits, key=lambda one: (one.topic, one.partition)):
+            low, high = bounds[commit.topic, commit.partition]
             progress = progress_of(max(commit.offset, 0), commit.metadata or "").starting_at(low)
-            states[commit.partition] = _PartitionState(progress, high)
+            states[commit.topic][commit.partition] = _PartitionState(progress, high)
         return states
 
     def _commit(self, topic: str, partition: int, progress: Progress) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import RECORDS_AT_FAULT
-from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish
 from isotherm.mqtt_proxy.protocol.ack_queue import NOT_STORED, AckQueue, PendingAck
 from isotherm.mqtt_proxy.protocol.client_port import ClientPort
@@ -46,24 +45,23 @@ class Qos1Receiver:
             ack = self.acks.expect(publish.packet_id)
         PendingPublish(self, publish, translated, ack).send()
 
-    def decide_failed(
+    def decide(
         self,
         publish: Publish,
-        record: ProducerRecord,
         ack: PendingAck | None,
+        error: KafkaError | None,
         *,
+        target: str,
+        records: int,
         size: int,
         started_s: float,
-        error: KafkaError,
-        message: Message,
     ) -> None:
-        """Decide about a publish that `hotpath` produced as one record and Kafka did not store.
+        """Decide about a publish that `hotpath` produced as so many readings of `target`.
 
-        `size` is what the in-flight gate counts of it; `error` and `message` are those of the delivery report.
+        `size` is what the in-flight gate counts of it, `error` that of its record which Kafka did not store.
         """
-        translated = TranslatedPublish([record], [(record.topic, 1)])
-        pending = PendingPublish(self, publish, translated, ack, in_flight=(size, started_s))
-        self.pipeline.producer.decide_failed(error, message, record.headers, pending)
+        translated = TranslatedPublish([], [(target, records)])
+        PendingPublish(self, publish, translated, ack, in_flight=(records, size, started_s))(error)
 
     def refusal(self, translated: TranslatedPublish) -> Reason | None:
         """Return the reason with which to refuse an invalid publish of QoS 1; None to store it."""
@@ -82,7 +80,7 @@ class PendingPublish:
     send it again forever, and everything behind it would wait.
     """
 
-    __slots__ = ("_ack", "_is_dead_letter", "_publish", "_receiver", "_size", "_started_s", "_translated")
+    __slots__ = ("_ack", "_is_dead_letter", "_publish", "_receiver", "_records", "_size", "_started_s", "_translated")
 
     def __init__(
         self,
@@ -91,22 +89,22 @@ class PendingPublish:
         translated: TranslatedPublish,
         ack: PendingAck | None,
         *,
-        in_flight: tuple[int, float] | None = None,
+        in_flight: tuple[int, int, float] | None = None,
     ) -> None:
-        """`in_flight` is given for records that were produced before: what the gate counts of them, and since when."""
+        """`in_flight` is given for records that were produced before: how many, their bytes, and since when."""
         self._receiver = receiver
         self._publish = publish
         self._translated = translated
         self._ack = ack
         self._is_dead_letter = False
-        self._size, self._started_s = in_flight or (0, receiver.pipeline.clock())
+        self._records, self._size, self._started_s = in_flight or (0, 0, receiver.pipeline.clock())
 
     def send(self) -> None:
         """Pass all records to the producer."""
         pipeline, translated = self._receiver.pipeline, self._translated
         records = translated.records
-        self._size = translated.bytes + len(self._publish.payload)
-        pipeline.gate.acquire(len(records), self._size)
+        self._records, self._size = len(records), translated.bytes + len(self._publish.payload)
+        pipeline.gate.acquire(self._records, self._size)
         if records:
             pipeline.producer.produce_all(records, self)
         else:
@@ -118,7 +116,7 @@ class PendingPublish:
         if error is not None:
             # What the same poll reported before comes first, because the connection may end now.
             pipeline.producer.on_polled()
-        pipeline.gate.release(len(translated.records), self._size)
+        pipeline.gate.release(self._records, self._size)
         if error is None:
             pipeline.metrics.count_stored(translated, publish.qos, pipeline.clock() - self._started_s)
             if self._ack is not None:

@@ -21,8 +21,9 @@ class ReadingEncoder:
         is_bound: bool,
         metric: str | None,
         unit: str | None,
+        most_readings: int,
     ) -> None: ...
-    def encode_payload(self, payload: bytes, ingest_ms: int, sequence: int) -> tuple[str, bytes] | None: ...
+    def encode_payload(self, payload: bytes, ingest_ms: int, sequence: int) -> list[tuple[str, bytes]] | None: ...
 
 class TopicPlan:
     def __init__(

@@ -4,17 +4,17 @@
 The sans-IO protocol and the translator define what is right. This module takes only what it treats exactly as they do.
 """
 
-cimport cython
+from cpython.object cimport PyObject_Call
+from cpython.unicode cimport PyUnicode_GET_LENGTH
 
 include "plain_readings.pxi"
 include "topic_plans.pxi"
+include "delivery_reports.pxi"
 
 from confluent_kafka import KafkaException
 
 from isotherm.mqtt_proxy.codec.packets import V5, Publish
 from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, ProducerRecord
-from isotherm.mqtt_proxy.metrics import LATENCY_BOUNDS_S
-from isotherm.mqtt_proxy.protocol.ack_queue import SUCCESS
 
 cdef enum:
     PUBLISH_QOS0 = 0x30
@@ -25,121 +25,9 @@ cdef enum:
     MAX_ALL_PLANS = 100_000    # topics that all connections of a process remember
     MAX_PLAN_BYTES = MAX_PATTERN_BYTES  # of the name of one of these; a longer one is only the newest topic
     MAX_PATTERNS = 8           # of these plans, those that serve all topics that differ in the device alone
-    MAX_BUCKETS = 32
     MAX_ACK_BYTES = 1024       # of PUBACKs that are sent as one piece
 
 cdef Py_ssize_t _RECORD_BYTES = RECORD_BYTES
-cdef object _SUCCESS = SUCCESS
-
-
-@cython.final
-@cython.freelist(1024)
-cdef class PlainPublish:
-    """A publish whose record is in flight. It stands in the queue of PUBACKs (`protocol.ack_queue.PendingAck`)."""
-
-    cdef readonly int packet_id
-    cdef public bint is_complete
-    cdef public object reason
-    cdef public int copies
-    cdef int qos
-    cdef PlainPublishes owner
-    cdef TopicPlan plan
-    cdef bytes payload
-    cdef Py_ssize_t size
-    cdef double started_s
-
-    def __call__(self, error, message):
-        """Take the delivery report."""
-        if error is None:
-            self.owner._reports.add(self)
-        else:
-            self.owner.fail(self, error, message)
-
-
-@cython.final
-cdef class DeliveryReports:
-    """Delivery reports of the plain publishes of all connections of a process, settled together after each poll."""
-
-    cdef object _gate, _metrics, _producer, _clock
-    cdef dict _stored
-    cdef list _acknowledging
-    cdef Py_ssize_t _records, _bytes, _plans
-    cdef double _now_s, _latency_sum_s
-    cdef Py_ssize_t[MAX_BUCKETS] _latencies
-    cdef double[MAX_BUCKETS] _bounds_s
-    cdef int _buckets
-
-    def __init__(self, pipeline):
-        self._gate, self._metrics = pipeline.gate, pipeline.metrics
-        self._producer, self._clock = pipeline.producer, pipeline.clock
-        self._stored, self._acknowledging = {}, []
-        self._buckets = len(LATENCY_BOUNDS_S)
-        if self._buckets >= MAX_BUCKETS:
-            raise ValueError("too many buckets")
-        for index, bound_s in enumerate(LATENCY_BOUNDS_S):
-            self._bounds_s[index] = bound_s
-        self._reset()
-        self._producer.on_polled = self.settle
-
-    cdef void _reset(self) noexcept:
-        cdef int index
-        self._records = self._bytes = 0
-        self._latency_sum_s = 0.0
-        for index in range(self._buckets + 1):
-            self._latencies[index] = 0
-
-    cdef StoredReadings stored(self, str topic):
-        cdef StoredReadings found = self._stored.get(topic)
-        if found is None:
-            found = self._stored[topic] = StoredReadings(topic)
-        return found
-
-    cdef int add(self, PlainPublish publish) except -1:
-        """Count a stored publish, and note its PUBACK."""
-        cdef int bucket = 0
-        cdef double seconds
-        if not self._records:
-            self._now_s = self._clock()
-        self._records += 1
-        self._bytes += publish.size
-        seconds = self._now_s - publish.started_s
-        while bucket < self._buckets and self._bounds_s[bucket] < seconds:
-            bucket += 1
-        self._latencies[bucket] += 1
-        self._latency_sum_s += seconds
-        if not publish.qos:
-            publish.plan.stored.qos0 += 1
-            return 0
-        publish.plan.stored.qos1 += 1
-        publish.is_complete = True
-        if not publish.owner.is_acknowledging:
-            publish.owner.is_acknowledging = True
-            self._acknowledging.append(publish.owner)
-        return 0
-
-    def settle(self):
-        """Pass on what was counted since the last call: to the producer, the gate, the metrics and the clients."""
-        cdef StoredReadings stored
-        cdef PlainPublishes owner
-        if not self._records:
-            return
-        records, size = self._records, self._bytes
-        readings = []
-        for stored in self._stored.values():
-            if stored.qos0:
-                readings.append((stored.topic, 0, stored.qos0))
-            if stored.qos1:
-                readings.append((stored.topic, 1, stored.qos1))
-            stored.qos0 = stored.qos1 = 0
-        latencies = [self._latencies[index] for index in range(self._buckets + 1)]
-        latency_sum_s = self._latency_sum_s
-        acknowledging, self._acknowledging = self._acknowledging, []
-        self._reset()
-        self._producer.count_reported(records)
-        self._metrics.count_all_stored(readings, latencies, latency_sum_s)
-        self._gate.release(records, size)
-        for owner in acknowledging:
-            owner.acknowledge()
 
 
 @cython.final
@@ -153,7 +41,7 @@ cdef class PlainPublishes:
 
     cdef DeliveryReports _reports
     cdef object _protocol, _pipeline, _producer, _receiver, _acks, _waiting, _access, _acl, _rates, _context
-    cdef object _may_publish, _plan_topic, _headers_of, _undecided
+    cdef object _may_publish, _plan_topic, _headers_of, _undecided, _refusal
     cdef dict _plans
     cdef list _patterns
     cdef bytes _name
@@ -239,7 +127,8 @@ cdef class PlainPublishes:
 
         It ends before the first packet that is not a plain publish, or that has to wait. Call `next_event` then.
         """
-        cdef bytes data, payload, value
+        cdef bytes data
+        cdef list values
         cdef const unsigned char *start
         cdef const unsigned char *at
         cdef const unsigned char *body
@@ -248,7 +137,7 @@ cdef class PlainPublishes:
         cdef const unsigned char *last
         cdef const char *device
         cdef Py_ssize_t length, taken = 0, size, all_bytes = 0, payload_bytes = 0, qos1 = 0, owed, records_left
-        cdef Py_ssize_t bytes_left, undecided, limit, first_at, name_length
+        cdef Py_ssize_t bytes_left, undecided, limit, first_at, name_length, records = 0, produced = 0, room
         cdef int qos, packet_id
         cdef bint is_v5
         cdef long long ingest_ms, sequence
@@ -270,14 +159,14 @@ cdef class PlainPublishes:
             self.close()
             self._acl = self._access.acl
         records_left, bytes_left = gate.left
-        records_left = min(records_left, <Py_ssize_t>producer.left)
+        room = producer.left
         is_v5, owed, ingest_ms = self._protocol.version == V5, len(self._waiting), self._context.ingest_ms
         undecided = self._undecided() if is_v5 else 0
         take_sequences = self._pipeline.translator.take_sequences
         sequence, started_s = take_sequences(ingest_ms, 0), self._pipeline.clock()
-        produce, append = producer.producer.produce, self._waiting.append
+        append = self._waiting.append
         try:
-            while last - at >= 2 and taken < records_left and all_bytes < bytes_left and owed <= self._receive_maximum:
+            while last - at >= 2 and records < records_left and all_bytes < bytes_left and owed <= self._receive_maximum:
                 # 1. The packet: fixed header, topic name, packet identifier, and no properties.
                 if at[0] != PUBLISH_QOS0 and at[0] != PUBLISH_QOS1:
                     break
@@ -303,37 +192,24 @@ cdef class PlainPublishes:
                     if body[0]:
                         break
                     body += 1
-                # 2. Its record.
+                # 2. Its records.
                 plan = self._plan_of(<const char *>name, name_length)
                 if plan is None:
                     break
                 device = <const char *>name + plan.device_at if plan.device_at else NULL
                 size = plan.device_end - plan.device_at
-                value = plan.encoder.encode(<const char *>body, end - body, ingest_ms, sequence + taken, device, size)
-                # A publish that is not valid must not be counted as one that waits.
-                if value is None or (rates is not None and rates.must_wait()):
+                values = plan.encoder.encode(
+                    <const char *>body, end - body, ingest_ms, sequence + records, device, size
+                )
+                # A publish that is not valid must not be counted as one that waits. The producer takes all or none.
+                if values is None or produced + len(values) // 2 > room or (rates is not None and rates.must_wait()):
                     break
-                key = plan.encoder.key
-                if qos and plan.headers1 is None:
-                    plan.headers1, plan.headers1_bytes = self._headers_of(plan.topic, 1)
-                elif not qos and plan.headers0 is None:
-                    plan.headers0, plan.headers0_bytes = self._headers_of(plan.topic, 0)
-                size = len(key) + PyBytes_GET_SIZE(value) + _RECORD_BYTES + (end - body)
-                size += plan.headers1_bytes if qos else plan.headers0_bytes
-                # 3. To the producer. What it refuses is tried and decided without this module.
                 publish = PlainPublish.__new__(PlainPublish)
                 publish.packet_id, publish.qos, publish.copies, publish.reason = packet_id, qos, 1, _SUCCESS
-                publish.owner, publish.plan, publish.size, publish.started_s = self, plan, size, started_s
+                publish.owner, publish.plan, publish.started_s = self, plan, started_s
                 publish.payload = PyBytes_FromStringAndSize(<const char *>body, end - body)
-                try:
-                    produce(
-                        plan.target,
-                        value=value,
-                        key=key,
-                        headers=plan.headers1 if qos else plan.headers0,
-                        on_delivery=publish,
-                    )
-                except (BufferError, KafkaException):
+                # 3. To the producer. When it refuses the first one, all is tried and decided without this module.
+                if not self._produce(publish, values):
                     break
                 if qos:
                     append(publish)
@@ -342,31 +218,78 @@ cdef class PlainPublishes:
                 if rates is not None:
                     rates.count(end - body)
                 taken += 1
-                all_bytes += size
+                records += publish.records
+                produced += publish.produced
+                all_bytes += publish.size
                 payload_bytes += end - body
                 at = end
+                if publish.is_doubtful:
+                    break
         finally:
             self.has_taken_all = at == last
             if taken:
                 self._protocol.skip(at - start, taken)
-                take_sequences(ingest_ms, taken)
-                gate.acquire(taken, all_bytes)
-                producer.count_produced(taken)
+                take_sequences(ingest_ms, records)
+                gate.acquire(records, all_bytes)
+                producer.count_produced(produced)
                 self._pipeline.metrics.count_received(taken - qos1, qos1, payload_bytes)
+                if self._refusal is not None:
+                    publish.failed, self._refusal = producer.note_refused(self._refusal), None
         return taken
 
-    cdef int fail(self, PlainPublish publish, error, message) except -1:
-        """Leave a publish that Kafka did not store to the receiver."""
+    cdef bint _produce(self, PlainPublish publish, list values) except -1:
+        """Pass the records (key, value, key, value ...) to the producer; return whether it took the first one.
+
+        As in `LoopProducer.produce_all`, those behind one that it refuses are not tried.
+        """
         cdef TopicPlan plan = publish.plan
-        headers = plan.headers1 if publish.qos else plan.headers0
-        self._receiver.decide_failed(
+        cdef list headers
+        cdef dict record
+        cdef Py_ssize_t at, size
+        if publish.qos:
+            if plan.headers1 is None:
+                plan.headers1, plan.headers1_bytes = self._headers_of(plan.topic, 1)
+            headers, size = plan.headers1, plan.headers1_bytes
+        else:
+            if plan.headers0 is None:
+                plan.headers0, plan.headers0_bytes = self._headers_of(plan.topic, 0)
+            headers, size = plan.headers0, plan.headers0_bytes
+        publish.records = len(values) // 2
+        publish.size = PyBytes_GET_SIZE(publish.payload) + publish.records * (_RECORD_BYTES + size)
+        produce, arguments = self._producer.producer.produce, (plan.target,)
+        record = {"headers": headers, "on_delivery": publish}
+        for at in range(0, len(values), 2):
+            publish.size += PyUnicode_GET_LENGTH(values[at]) + PyBytes_GET_SIZE(values[at + 1])
+        try:
+            for at in range(0, len(values), 2):
+                record["key"], record["value"] = values[at], values[at + 1]
+                PyObject_Call(produce, arguments, record)
+                publish.produced += 1
+        except (BufferError, KafkaException) as failure:
+            if not publish.produced:
+                return False
+            self._refusal, publish.is_doubtful = failure, True
+        publish.left = publish.produced
+        return True
+
+    cdef int report_failed(self, PlainPublish publish, error, message) except -1:
+        """Let the producer decide about a record that Kafka refused."""
+        cdef TopicPlan plan = publish.plan
+        self._producer.decide_failed(error, message, plan.headers1 if publish.qos else plan.headers0, publish.decide)
+        return 0
+
+    cdef int decide_doubtful(self, PlainPublish publish) except -1:
+        """Leave a publish of which Kafka refused a record at first, or in the end, to the receiver."""
+        cdef TopicPlan plan = publish.plan
+        self._producer.count_reported(publish.produced)
+        self._receiver.decide(
             Publish(plan.topic, publish.payload, publish.qos, packet_id=publish.packet_id),
-            ProducerRecord(plan.target, None, None, headers),
             publish if publish.qos else None,
+            publish.failed,
+            target=plan.target,
+            records=publish.records,
             size=publish.size,
             started_s=publish.started_s,
-            error=error,
-            message=message,
         )
         return 0
 

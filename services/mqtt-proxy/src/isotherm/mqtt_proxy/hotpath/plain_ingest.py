@@ -68,6 +68,7 @@ class PlainIngest:
                 is_bound=route.is_bound,
                 metric=route.metric,
                 unit=route.unit,
+                most_readings=route.most_readings,
             )
             return TopicPlan(topic, route.target, encoder, route.device_span)
 

@@ -1,129 +1,25 @@
-# The JSON that most devices send (a number, or an object of scalars without escapes, ASCII), straight to the Avro record.
-# Whatever else a payload is goes to `isotherm.payloads`, which alone decides what is a reading (ADR 114).
+# The JSON that most devices send (a number, or an object of scalars without escapes, ASCII, or an array of such objects),
+# straight to the Avro records. Whatever else a payload is goes to `isotherm.payloads`, which alone decides what is a
+# reading (ADR 114).
+
+include "json_scalars.pxi"
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeASCII
-from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memcmp, memcpy
-
-cdef extern from "Python.h":
-    double PyOS_string_to_double(const char *text, char **end, object overflow) except? -1.0
-
-ctypedef const unsigned char *Bytes
 
 cdef enum:
     DEVICE_ID, METRIC, VALUE, UNIT, EVENT_TIME, SEQUENCE, MEMBERS
 
 cdef enum:
-    NOT_PLAIN, TEXT, INTEGER, DOUBLE, LITERAL
-
-cdef enum:
     MAX_NAME = 256             # isotherm.payloads.readings.MAX_NAME_CHARS
     MAX_DEFAULT = 1024         # bytes of a default: 256 characters in UTF-8
     MAX_VALUES = 64            # of one object
-    MAX_NUMBER = 63            # bytes of a number that is not in the short form
     MAX_RECORD = 3 * (MAX_DEFAULT + 10) + 64
-
-cdef struct Value:
-    int kind
-    Bytes text
-    Py_ssize_t length
-    int64_t integer
-    double number
 
 cdef struct Reading:
     Value members[6]           # MEMBERS; NOT_PLAIN where the payload has none
 
-cdef double[23] POWERS
-for _exponent, _power in enumerate([float(10**number) for number in range(23)]):
-    POWERS[_exponent] = _power
-
 FIELDS = ("device_id", "metric", "value", "unit", "event_time", "sequence")
-
-
-cdef inline bint is_digit(unsigned char byte) noexcept:
-    return 48 <= byte <= 57
-
-
-cdef inline Bytes skip_space(Bytes at, Bytes end) noexcept:
-    while at < end and (at[0] == 32 or at[0] == 10 or at[0] == 13 or at[0] == 9):
-        at += 1
-    return at
-
-
-cdef inline Bytes end_of_text(Bytes at, Bytes end) noexcept:
-    """Return the closing quote of a text that begins at `at`; NULL for a text with escapes or beyond ASCII."""
-    while at < end and 32 <= at[0] < 128 and at[0] != 34 and at[0] != 92:
-        at += 1
-    return at if at < end and at[0] == 34 else NULL
-
-
-cdef Bytes read_number(Bytes at, Bytes end, Value *value) except? NULL:
-    """Read a JSON number without an exponent; NULL for everything else."""
-    cdef Bytes start = at, point
-    cdef uint64_t mantissa = 0
-    cdef int digits = 0, places
-    cdef bint is_negative = at[0] == 45
-    cdef char text[MAX_NUMBER + 1]
-    at += is_negative
-    if at >= end or not is_digit(at[0]):
-        return NULL
-    if at[0] == 48:
-        at += 1
-    else:
-        while at < end and is_digit(at[0]):
-            digits += 1
-            if digits <= 18:
-                mantissa = mantissa * 10 + (at[0] - 48)
-            at += 1
-    if at < end and (at[0] == 101 or at[0] == 69):
-        return NULL
-    if at >= end or at[0] != 46:
-        # orjson has a rule of its own for -0.
-        if digits > 18 or (is_negative and not mantissa):
-            return NULL
-        value.kind = INTEGER
-        value.integer = -<int64_t>mantissa if is_negative else <int64_t>mantissa
-        return at
-    at += 1
-    point = at
-    while at < end and is_digit(at[0]):
-        if digits or at[0] != 48:
-            digits += 1
-        if digits <= 18:
-            mantissa = mantissa * 10 + (at[0] - 48)
-        at += 1
-    places = <int>(at - point)
-    if not places or at - start > MAX_NUMBER or (at < end and (at[0] == 101 or at[0] == 69)):
-        return NULL
-    value.kind = DOUBLE
-    if digits <= 15 and places <= 22:
-        # Both are exact as doubles, so the quotient is rounded once, which is right (Clinger 1990).
-        value.number = <double>mantissa / POWERS[places]
-        if is_negative:
-            value.number = -value.number
-    else:
-        memcpy(text, start, at - start)
-        text[at - start] = 0
-        value.number = PyOS_string_to_double(text, NULL, None)
-    return at
-
-
-cdef Bytes read_value(Bytes at, Bytes end, Value *value) except? NULL:
-    """Read a scalar at `at`, which is before `end`; NULL when it is not plain."""
-    cdef Bytes close
-    if at[0] == 34:
-        close = end_of_text(at + 1, end)
-        if close == NULL:
-            return NULL
-        value.kind, value.text, value.length = TEXT, at + 1, close - at - 1
-        return close + 1
-    value.kind = LITERAL
-    if end - at >= 4 and (memcmp(at, b"true", 4) == 0 or memcmp(at, b"null", 4) == 0):
-        return at + 4
-    if end - at >= 5 and memcmp(at, b"false", 5) == 0:
-        return at + 5
-    return read_number(at, end, value)
 
 
 cdef inline unsigned char *put_long(unsigned char *out, int64_t value) noexcept:
@@ -162,7 +58,7 @@ cdef class FieldNames:
 cdef class ReadingEncoder:
     """Encodes the plain payloads of one MQTT topic as records of one Kafka topic.
 
-    `header` comes before each record. A name in the payload that is not in `names` makes it not plain if `is_strict`,
+    `header` comes before each record. An array of more than `most_readings` is not plain. A name in the payload that is not in `names` makes it not plain if `is_strict`,
     and is ignored otherwise. The others are defaults, None where there is none. With
     `is_bound` a payload may only name `device_id`. Raises ValueError for a default that is too long.
     """
@@ -171,10 +67,23 @@ cdef class ReadingEncoder:
     cdef str _device_id
     cdef list _names
     cdef bint _is_strict, _is_bound
+    cdef Py_ssize_t _most_readings
     cdef str key
 
-    def __init__(self, bytes header, FieldNames names, *, bint is_strict, str device_id, bint is_bound, str metric, str unit):
+    def __init__(
+        self,
+        bytes header,
+        FieldNames names,
+        *,
+        bint is_strict,
+        str device_id,
+        bint is_bound,
+        str metric,
+        str unit,
+        Py_ssize_t most_readings,
+    ):
         self._header = header
+        self._most_readings = most_readings
         self._names = names.pairs
         self._is_strict, self._is_bound = is_strict, is_bound
         self._device_id = device_id
@@ -188,9 +97,9 @@ cdef class ReadingEncoder:
             raise ValueError("the header is no header of the wire format")
 
     def encode_payload(self, bytes payload, long long ingest_ms, long long sequence):
-        """Return key and value of the record; None when the payload is not plain."""
-        value = self.encode(PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), ingest_ms, sequence, NULL, 0)
-        return None if value is None else (self.key, value)
+        """Return key and value of each record; None when the payload is not plain."""
+        found = self.encode(PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), ingest_ms, sequence, NULL, 0)
+        return None if found is None else [*zip(found[::2], found[1::2])]
 
     cdef int _member(self, Bytes name, Py_ssize_t length):
         cdef bytes known
@@ -199,47 +108,49 @@ cdef class ReadingEncoder:
                 return member
         return MEMBERS
 
-    cdef bint _read_object(self, Bytes at, Bytes end, Reading *reading) except -1:
-        """Read the object whose `{` is before `at`."""
+    cdef Bytes _read_object(self, Bytes at, Bytes end, Reading *reading) except? NULL:
+        """Read the object whose `{` is before `at`; return what is behind it, NULL when it is not plain."""
         cdef Bytes name, close
         cdef int member, count
         cdef Value value
+        for member in range(MEMBERS):
+            reading.members[member].kind = NOT_PLAIN
         for count in range(MAX_VALUES):
             at = skip_space(at, end)
             if at >= end or at[0] != 34:
-                return False
+                return NULL
             name = at + 1
             close = end_of_text(name, end)
             if close == NULL:
-                return False
+                return NULL
             at = skip_space(close + 1, end)
             if at >= end or at[0] != 58:
-                return False
+                return NULL
             at = skip_space(at + 1, end)
             if at >= end:
-                return False
+                return NULL
             at = read_value(at, end, &value)
             if at == NULL:
-                return False
+                return NULL
             member = self._member(name, close - name)
             if member == MEMBERS:
                 if self._is_strict:
-                    return False
+                    return NULL
             elif reading.members[member].kind != NOT_PLAIN:
-                return False
+                return NULL
             else:
                 reading.members[member] = value
             at = skip_space(at, end)
             if at >= end:
-                return False
+                return NULL
             if at[0] == 125:
-                return skip_space(at + 1, end) == end
+                return at + 1
             if at[0] != 44:
-                return False
+                return NULL
             at += 1
-        return False
+        return NULL
 
-    cdef bytes encode(
+    cdef list encode(
         self,
         const char *payload,
         Py_ssize_t length,
@@ -248,31 +159,63 @@ cdef class ReadingEncoder:
         const char *device,
         Py_ssize_t device_length,
     ):
-        """Return the record of a plain payload and set `key` to its device; None when the payload is not plain.
+        """Return key, value, key, value ... of the records of a payload; None when it is not plain.
 
-        `device` is ASCII and stands for the `device_id` that was given at first; NULL does not.
+        `sequence` is the number of the first reading; the others follow. `device` is ASCII and stands for the
+        `device_id` that was given at first; NULL does not.
         """
         cdef Bytes at = <Bytes>payload, end
         cdef Reading reading
         cdef int member
         end = at + length
-        for member in range(MEMBERS):
-            reading.members[member].kind = NOT_PLAIN
         at = skip_space(at, end)
         if at >= end:
             return None
+        if at[0] == 91:
+            return self._array(at + 1, end, ingest_ms, sequence, <Bytes>device, device_length)
         if at[0] == 123:
-            if not self._read_object(at + 1, end, &reading):
-                return None
+            at = self._read_object(at + 1, end, &reading)
         else:
             # A number means {"value": number}.
+            for member in range(MEMBERS):
+                reading.members[member].kind = NOT_PLAIN
             member = self._member(<Bytes>b"value", 5)
             if member == MEMBERS:
                 return None
             at = read_number(at, end, &reading.members[member])
-            if at == NULL or skip_space(at, end) != end:
+        if at == NULL or skip_space(at, end) != end:
+            return None
+        value = self._record(&reading, ingest_ms, sequence, <Bytes>device, device_length)
+        return None if value is None else [self.key, value]
+
+    cdef list _array(
+        self, Bytes at, Bytes end, int64_t ingest_ms, int64_t sequence, Bytes device, Py_ssize_t device_length
+    ):
+        """Return the records of the array whose `[` is before `at`; None when it, or one of its items, is not plain."""
+        cdef Reading reading
+        cdef Py_ssize_t count
+        cdef list records = []
+        for count in range(self._most_readings):
+            at = skip_space(at, end)
+            if at >= end or at[0] != 123:
                 return None
-        return self._record(&reading, ingest_ms, sequence, <Bytes>device, device_length)
+            at = self._read_object(at + 1, end, &reading)
+            if at == NULL:
+                return None
+            value = self._record(&reading, ingest_ms, sequence + count, device, device_length)
+            if value is None:
+                return None
+            records.append(self.key)
+            records.append(value)
+            at = skip_space(at, end)
+            if at >= end:
+                return None
+            if at[0] == 93:
+                return records if skip_space(at + 1, end) == end else None
+            if at[0] != 44:
+                return None
+            at += 1
+        return None
 
     cdef bint _name(self, Reading *reading, Bytes bound, Py_ssize_t bound_length):
         """Check and complete device, metric and unit, and set `key`; False when one is missing or not plain."""

@@ -32,8 +32,8 @@ class PlainRoute(NamedTuple):
 
     `header` comes before each record. `names` maps names in the payload to fields; with `is_strict` a payload with
     another name is not plain. `device_id`, `metric` and `unit` are defaults; with `is_bound` a payload may name no
-    other device. `device_span` is where the topic's name has the device, begin and end, if every topic with another
-    device there has the same route.
+    other device. A payload may hold `most_readings`. `device_span` is where the topic's name has the device, begin and
+    end, if every topic with another device there has the same route.
     """
 
     target: str
@@ -44,6 +44,7 @@ class PlainRoute(NamedTuple):
     is_bound: bool
     metric: str | None
     unit: str | None
+    most_readings: int
     device_span: tuple[int, int] | None
 
 
@@ -57,6 +58,7 @@ def plain_route(
     is_bound: bool,
     metric: str | None,
     units: Mapping[str, str],
+    most_readings: int,
     device_span: tuple[int, int] | None = None,
 ) -> PlainRoute | None:
     """Return the route; None when `encode` writes another schema, or the bound device is not valid."""
@@ -67,7 +69,9 @@ def plain_route(
     unit = units.get(metric) if metric is not None else None
     if unit is not None and len(unit) > MAX_NAME_CHARS:
         unit = None
-    return PlainRoute(target, header, names, is_strict, device, is_bound, _name(metric), unit, device_span)
+    return PlainRoute(
+        target, header, names, is_strict, device, is_bound, _name(metric), unit, most_readings, device_span
+    )
 
 
 @lru_cache(maxsize=1_000)

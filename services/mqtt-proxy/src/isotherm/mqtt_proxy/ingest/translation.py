@@ -224,6 +224,7 @@ class Translator:
             is_bound=bound is not None,
             metric=metric,
             units=self._rules.units,
+            most_readings=self._rules.readings_per_publish,
             device_span=self._device_span(topic),
         )
 

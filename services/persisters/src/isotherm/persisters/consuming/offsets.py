@@ -36,6 +36,9 @@ RETRIABLE = frozenset(
         KafkaError.ILLEGAL_GENERATION,
         KafkaError.UNKNOWN_MEMBER_ID,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
+        # The coordinator's broker learns of a new topic some time after the leader. Of a topic that was deleted, the
+        # next rebalance revokes the partitions.
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
     )
 )
 """After these errors this task asks for offsets again. The next commit, of this task or the next owner, succeeds."""
