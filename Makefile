@@ -12,7 +12,9 @@ PYTEST := $(BIN)/pytest
 CHART_TOOLS := $(shell PATH="$$PATH:$${ISOTHERM_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/isotherm}/bin"; \
 	command -v helm && command -v kubeconform)
 # With promtool (Debian: the package prometheus), `make test` evaluates the alert rules too.
-LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -v promtool),, or promtool)
+# With Alertmanager (Debian: the package prometheus-alertmanager), `make test` sends alerts to it too.
+LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -v promtool),, or promtool)$(if \
+	$(shell command -v prometheus-alertmanager),, or alertmanager)
 
 # What `make test-pure` runs: the services that devices reach, and the simulation of the MQTT server.
 PURE := services/mqtt-proxy services/coap-ingest proofs/tests/unit/test_proofs_mqtt_world.py
@@ -53,7 +55,7 @@ types: setup ## Check types, sources and tests in one strict run
 	@find $(SOURCES) -name '*.py' -not -path '*/build/*' -print0 | xargs -0 -n 100000 $(BIN)/mypy --strict
 
 unit: setup ## Run the tests that need no server
-	@$(PYTEST) -q -m "not integration and not e2e and not faults and not long and not charts and not promtool"
+	@$(PYTEST) -q -m "not integration and not e2e and not faults and not long and not charts and not promtool and not alertmanager"
 
 test: setup ## Run everything: lint, types, and all tests on real servers except the long ones; PROCESSES=1 for small machines
 	@$(MAKE) --no-print-directory -j2 checks tests

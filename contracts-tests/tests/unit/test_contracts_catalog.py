@@ -15,8 +15,8 @@ from isotherm import kcql
 from isotherm import schemas as catalog
 from isotherm.aggregator.frames import devices, readings
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.alerts import webhook
 from isotherm.alerts.input import decoding, device_table_follower
+from isotherm.alerts.notifications import route_runner, silence_follower
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.distributed import publishing, worker_status
@@ -24,6 +24,7 @@ from isotherm.connector.state import target_follower
 from isotherm.console.devices import alerts as console_alerts
 from isotherm.console.devices import device_states as console_devices
 from isotherm.console.devices import provisioned as console_provisioned
+from isotherm.console.devices import silences as console_silences
 from isotherm.console.devices import windows as console_windows
 from isotherm.contracts.consumers import NEEDS
 from isotherm.contracts.paths import EXAMPLES, ROOT
@@ -61,7 +62,9 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("alerts", "thermostat.data"): decoding.READER,
     ("alerts", "temperatures.aggregated"): decoding.WINDOW_READER,
     ("alerts", "devices"): device_table_follower.READER,
-    ("alerts", "alerts"): webhook.READER,
+    ("alerts", "alerts"): route_runner.READER,
+    ("alerts", "isotherm.silences"): silence_follower.READER,
+    ("console", "isotherm.silences"): console_silences.SCHEMA,
     ("alerts", "isotherm.connectors"): target_follower.READER,
     ("console", "isotherm.connectors"): target_follower.READER,
     ("console", "isotherm.plugins"): publishing.PLUGIN_SCHEMA,

@@ -285,8 +285,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
         Rule(
             "AlertsNotDelivered",
-            _grows(f'{_ALERTS}webhook_posts_total{{outcome="dead-lettered"}}', "job"),
-            "The webhook has refused alerts: they are in the dead-letter queue.",
+            _grows(f'{_ALERTS}notifications_total{{outcome="dead-lettered"}}', "job, route"),
+            "Route {{ $labels.route }} has not delivered alerts: they are in the dead-letter queue.",
             "0m",
             "critical",
         ),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from isotherm.reference import cli_page, connectors_page, kcql_page, metrics_page, rest_page, settings_page
+from isotherm.reference import cli_page, connectors_page, kcql_page, metrics_page, rest_page, routes_page, settings_page
 
 FOLDER = Path(__file__).parents[4] / "docs" / "reference"
 
@@ -21,6 +21,7 @@ def texts() -> Mapping[Path, str]:
         FOLDER / "rest.md": rest_page.text(),
         FOLDER / "cli.md": cli_page.text(),
         FOLDER / "metrics.md": metrics_page.text(),
+        FOLDER / "alert-routes.md": routes_page.text(),
     }
 
 

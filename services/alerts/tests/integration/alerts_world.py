@@ -29,7 +29,7 @@ from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 PARTITIONS = 4
 DEADLINE_S = 240.0
-SHARED = {"isotherm.connectors": "ConnectorConfig", "isotherm.status": "TaskStatus"}
+SHARED = {"isotherm.connectors": "ConnectorConfig", "isotherm.status": "TaskStatus", "isotherm.silences": "Silence"}
 
 Record = Mapping[str, Any]
 
@@ -98,6 +98,12 @@ class Topics:
             count += 1
         assert producer.flush(60) == 0
         return count
+
+    def put(self, name: str, key: str, record: Record | None) -> None:
+        """Produce one record, or a tombstone, to a shared topic."""
+        producer = clients.producer(self.kafka, "alerts-test")
+        producer.produce(name, key=key, value=None if record is None else self.encode(name, record))
+        assert producer.flush(60) == 0
 
     def messages(self, name: str) -> list[Message]:
         """Everything committed in a topic."""

@@ -26,6 +26,7 @@ from isotherm.console.dead_letters.record import OpenRecords, QueuedRecord, take
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser
 from isotherm.console.devices.device_states import DeviceRecordCache
+from isotherm.console.devices.silences import SilenceControl, Silences
 from isotherm.console.errors import ConflictError, NotFoundError, UnavailableError
 from isotherm.console.records.decoding import value_decoder
 from isotherm.console.records.paging import (
@@ -276,6 +277,8 @@ class World:
         self.latest, self.provisioned = DeviceRecordCache(1_000), DeviceRecordCache(1_000)
         self.alerts, self.condition = Alerts(1_000), Health()
         self.condition.ready()
+        self.records: list[tuple[str, str, Any]] = []
+        self.silences = SilenceControl(Silences(), self, lambda: NOW)
         settings, decode = ConsoleSettings(auth=auth or AuthSettings()), value_decoder(Decoder(self.schemas))
         self.health.ready("start")
         self.cluster.update_plugin(KLASS, PLUGIN)
@@ -305,6 +308,7 @@ class World:
                     lambda: NOW,
                     settings.search,
                 ),
+                silences=self.silences,
                 decode=decode,
                 cluster_id=lambda: "cluster-1",
                 now_ms=lambda: NOW,
@@ -314,6 +318,10 @@ class World:
         self.http = TestClient(
             app, base_url="http://127.0.0.1:8083", raise_server_exceptions=True, follow_redirects=False
         )
+
+    def put(self, topic: str, _schema: Any, key: str, record: Any) -> None:
+        """Keep a record that the console writes."""
+        self.records.append((topic, key, record))
 
     def say(self, connector: str, task: int, state: str = "RUNNING", **more: Any) -> None:
         record = said(connector, task, state=state, **more)

@@ -155,6 +155,26 @@ class Connect:
         """Move a stopped sink to another position; return its new offsets."""
         return self._json("POST", f"/isotherm{_connector_path(name, 'replay')}", asked)
 
+    def alerts(self, state: str, text: str) -> Json:
+        """Return open or closed alerts of devices whose id contains `text`, and why some may be missing."""
+        return self._json("GET", f"/isotherm/alerts?state={state}&text={quote(text, safe='')}")
+
+    def silences(self, *, with_ended: bool) -> Json:
+        """Return silences, maintenance windows and acknowledgements."""
+        return self._json("GET", f"/isotherm/silences?all={str(with_ended).lower()}")
+
+    def put_silence(self, silence_id: str, silence: Json) -> Json:
+        """Create or change a silence; return it."""
+        return self._json("PUT", f"/isotherm/silences/{quote(silence_id, safe='')}", silence)
+
+    def end_silence(self, silence_id: str) -> Json:
+        """End a silence or an acknowledgement; return it."""
+        return self._json("DELETE", f"/isotherm/silences/{quote(silence_id, safe='')}")
+
+    def acknowledge(self, alert_id: str, comment: str) -> Json:
+        """Acknowledge an alert; return the acknowledgement."""
+        return self._json("PUT", f"/isotherm/acknowledgements/{quote(alert_id, safe='')}", {"comment": comment})
+
     def _json(self, method: str, path: str, body: Json = None) -> Json:
         return self._send(method, path, body).json()
 

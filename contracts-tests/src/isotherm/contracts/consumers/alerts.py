@@ -9,11 +9,14 @@ from typing import Any
 
 from pact import match
 
-from isotherm.alerts import webhook
 from isotherm.alerts.engine.reading import Reading
 from isotherm.alerts.input.device_table_follower import READER as DEVICE
 from isotherm.alerts.input.reading_converter import ReadingConverter
 from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.notifications.route_runner import READER as ALERT
+from isotherm.alerts.notifications.silence_follower import READER as SILENCE
+from isotherm.alerts.routes.notification import Notification, alert_json
+from isotherm.alerts.routes.silences import SilenceTable, silence_of
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.connector.distributed.publishing import CONNECTORS
 from isotherm.contracts.consumers.standalone import reconciles
@@ -96,13 +99,52 @@ def _reading(provider: str, name: str, key: str, event_time_ms: int, sequence: i
 
 
 def _posts(harness: Harness, found: Message) -> object:
-    key, body = webhook.post_of(Decoder(harness.registry, webhook.READER)(found.value).record)
+    alert = Decoder(harness.registry, ALERT)(found.value).record
+    key, body = Notification("webhook", {}, (alert,)).key, alert_json(alert)
     expect("key", key, f"{scenario.DEVICE}/above/temperature/{scenario.MEASURED_MS}/opened")
     expect("opened_at", json.loads(body)["opened_at"], "2026-01-01T00:00:12+00:00")
     return key, body
 
 
+def _mutes(harness: Harness, found: Message) -> object:
+    silence = silence_of(Decoder(harness.registry, SILENCE)(found.value).record)
+    table = SilenceTable()
+    table.put(found.key, silence)
+    alert = {"alert_id": scenario.ALERT_ID, "device_id": scenario.DEVICE, "rule": "above", "severity": "warning"}
+    for state, region, is_muted in (
+        ("opened", "north", True),
+        ("opened", "south", silence.alert_id is not None),
+        ("closed", "north", silence.alert_id is None),
+    ):
+        stated = alert | {"state": state, "attributes": {"region": region}}
+        expect(f"mutes {state} of {region}", table.mutes(stated, scenario.START_MS), is_muted)
+    expect("mutes before", table.mutes(alert | {"state": "opened", "attributes": {}}, scenario.START_MS - 1), False)
+    return silence
+
+
+def _silence(name: str, silence_id: str, **value: Any) -> Need:
+    given = {
+        "alert_id": None,
+        "devices": [],
+        "rules": [],
+        "groups": {},
+        "starts_at": scenario.START_MS,
+        "ended_at": None,
+    }
+    return Need(
+        "alerts", "console", name, SETTINGS.silences_topic, "Silence", 1, silence_id, given | value, process=_mutes
+    )
+
+
 NEEDS = (
+    _silence(
+        scenario.SILENCED,
+        "a-silence",
+        rules=["above"],
+        groups={"region": ["north"]},
+        ends_at=scenario.START_MS + 3_600_000,
+    ),
+    _silence(scenario.ACKNOWLEDGED, f"acknowledgement/{scenario.ALERT_ID}", alert_id=scenario.ALERT_ID, ends_at=None),
     Need(
         "alerts",
         "alerts",

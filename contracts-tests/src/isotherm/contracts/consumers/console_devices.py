@@ -6,7 +6,7 @@ from typing import Any
 
 from pact import match
 
-from isotherm.console.devices import alerts, device_states, provisioned, windows
+from isotherm.console.devices import alerts, device_states, provisioned, silences, windows
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
@@ -36,6 +36,32 @@ def _is_alert(harness: Harness, found: Message) -> object:
     expect("alerts", known.of_device(found.key), [alert])
     expect("is open", bool(known.open()), alert.closed_at_ms is None)
     return alert
+
+
+def _is_silence(harness: Harness, found: Message) -> object:
+    silence = silences.silence_of(Decoder(harness.registry, silences.SCHEMA)(found.value).record)
+    known = silences.Silences()
+    known.update(found.key, silence)
+    expect("silences", known.listed(scenario.START_MS), [silence])
+    expect("id", silence.silence_id, found.key)
+    return silence
+
+
+def _silence(name: str, silence_id: str, **value: Any) -> Need:
+    given = {
+        "silence_id": silence_id,
+        "alert_id": None,
+        "devices": [],
+        "rules": [],
+        "groups": {},
+        "starts_at": scenario.START_MS,
+        "comment": match.type("repairs"),
+        "created_by": match.type("user"),
+        "created_at": scenario.START_MS,
+        "ended_by": None,
+        "ended_at": None,
+    }
+    return Need("console", "console", name, silences.TOPIC, "Silence", 1, silence_id, given | value, _is_silence)
 
 
 def _is_window(harness: Harness, found: Message) -> object:
@@ -82,6 +108,22 @@ def _window(name: str, device_id: str, escaped: str) -> Need:
 
 
 NEEDS = (
+    _silence(
+        scenario.SILENCED,
+        "a-silence",
+        kind="silence",
+        rules=["above"],
+        groups={"region": ["north"]},
+        ends_at=scenario.START_MS + 3_600_000,
+    ),
+    _silence(
+        scenario.ACKNOWLEDGED,
+        f"acknowledgement/{scenario.ALERT_ID}",
+        kind="acknowledgement",
+        alert_id=scenario.ALERT_ID,
+        ends_at=None,
+        comment="",
+    ),
     Need(
         "console",
         "alerts",

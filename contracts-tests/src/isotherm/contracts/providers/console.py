@@ -13,6 +13,7 @@ from isotherm.connector.state.target_follower import READER, TargetState
 from isotherm.console.cluster.control_topics import ControlTopicWriter, PendingWrites
 from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connectors.control import ConnectorControl
+from isotherm.console.devices.silences import Silence, SilenceControl, Silences
 from isotherm.contracts import seam
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
@@ -59,8 +60,26 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         control.restart(given.name, include_tasks=True, only_failed=False)
         cluster.update_connector(given.name, _decoded(harness, found[-1]), scenario.START_MS)
         control.restart_task(given.name, 0)
-    created, paused, _, restarted = found
-    return {scenario.CREATED: created, scenario.SERVICE_PAUSED: paused, scenario.RESTARTED: restarted}
+        _silence(writer)
+    created, paused, _, restarted, silence, acknowledgement = found
+    return {
+        scenario.CREATED: created,
+        scenario.SERVICE_PAUSED: paused,
+        scenario.RESTARTED: restarted,
+        scenario.SILENCED: silence,
+        scenario.ACKNOWLEDGED: acknowledgement,
+    }
+
+
+def _silence(writer: ControlTopicWriter) -> None:
+    """Silence a rule in a region for an hour, and acknowledge an alert."""
+    control = SilenceControl(Silences(), writer, lambda: scenario.START_MS)
+    end_ms = scenario.START_MS + 3_600_000
+    scope = ((), ("above",), {"region": ("north",)})
+    control.put(
+        Silence("a-silence", "silence", None, *scope, scenario.START_MS, end_ms, "repairs", "user", scenario.START_MS)
+    )
+    control.acknowledge(scenario.ALERT_ID, "user")
 
 
 def _decoded(harness: Harness, found: Message) -> Mapping[str, object]:

@@ -9,8 +9,10 @@ from typing import Any
 from isotherm.connector.state.desired_state import CONNECTOR_ITSELF
 from isotherm.console.connectors.offsets import CommittedOffset
 from isotherm.console.dead_letters.record import QueuedRecord
+from isotherm.console.devices.alerts import Alert
+from isotherm.console.devices.silences import Silence
 from isotherm.contracts.pact import scenario
-from isotherm.contracts.rest.console import Console
+from isotherm.contracts.rest.console import NOW_MS, Console
 
 KLASS, NAME, TOPIC = "isotherm.PrintSink", "prints", "coap_sensor_topic"
 QUEUE = f"{NAME}.dead-letters"
@@ -121,6 +123,20 @@ def _with_dead_letters(console: Console) -> None:
         console.queues.records.append(record)
 
 
+def _with_alerts(console: Console) -> None:
+    """An open alert, a silence and an acknowledgement."""
+    times = (scenario.MEASURED_MS, scenario.MEASURED_MS, None)
+    console.alerts.update(
+        Alert(
+            scenario.ALERT_ID, scenario.DEVICE, "above", "warning", "opened", *times, "temperature", 29.5, 28.0, "hot"
+        )
+    )
+    scope = (("dev-*",), (), {"region": ("north",)})
+    silence = Silence("repairs", "silence", None, *scope, NOW_MS, NOW_MS + 60_000, "works", "user", NOW_MS)
+    console.silences.silences.update(silence.silence_id, silence)
+    console.silences.acknowledge(scenario.ALERT_ID, "user")
+
+
 _RUNNING = _with_connector("STARTED", "RUNNING", "FAILED")
 _STOPPED = _with_connector("STOPPED")
 _OFFSETS = (
@@ -161,4 +177,9 @@ CALLS: Mapping[str, Call] = {
     "dlq show": Call(("dlq", "show", QUEUE, "0/3"), _with_dead_letters, formats=_NO_FORMAT),
     "dlq replay": Call(("dlq", "replay", QUEUE, "0/3", "0/5"), _with_dead_letters, formats=_NO_FORMAT),
     "dlq discard": Call(("dlq", "discard", QUEUE, "--all"), _with_dead_letters, formats=_NO_FORMAT),
+    "alerts list": Call(("alerts", "list"), _with_alerts),
+    "alerts ack": Call(("alerts", "ack", scenario.ALERT_ID), _with_alerts, formats=_NO_FORMAT),
+    "alerts silence": Call(("alerts", "silence", "--for", "2h", "--rule", "silent", "--id", "night"), _with_alerts),
+    "alerts unsilence": Call(("alerts", "unsilence", "repairs"), _with_alerts, formats=_NO_FORMAT),
+    "alerts silences": Call(("alerts", "silences"), _with_alerts),
 }

@@ -22,12 +22,16 @@ from isotherm.console.connectors.control import ConnectorControl
 from isotherm.console.connectors.offsets import CommittedOffset, TargetOffset, translate_kafka_errors
 from isotherm.console.dead_letters.queue import HandledRecords, QueueOverview, RecordPosition
 from isotherm.console.dead_letters.record import OpenRecords, QueuedRecord, take_first
+from isotherm.console.devices.alerts import Alerts
+from isotherm.console.devices.browser import DeviceBrowser
+from isotherm.console.devices.device_states import DeviceRecordCache
+from isotherm.console.devices.silences import SilenceControl, Silences
 from isotherm.console.errors import NotFoundError
 from isotherm.console.records.decoding import value_decoder
 from isotherm.console.settings import ConsoleSettings
 from isotherm.contracts.pact import scenario
 from isotherm.persisters.sinks.catalog import KINDS
-from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.avro import Decoder, JsonSchema, SchemaRegistry
 from isotherm.servicekit.health import Health
 
 NOW_MS = scenario.TAKEN_IN_MS + 1_000
@@ -47,6 +51,10 @@ class MemoryStore:
         """Write a connector's record."""
         self.written.append((name, record))
         self._cluster.update_connector(name, record, NOW_MS)
+
+    def put(self, _topic: str, _schema: JsonSchema, key: str, record: Mapping[str, Any]) -> None:
+        """Write another record."""
+        self.written.append((key, record))
 
     def read(self, _group: str) -> list[CommittedOffset]:
         """Return the committed offsets."""
@@ -140,16 +148,21 @@ class Console:
         health = Health()
         health.ready()
         health.ready("topics")
+        settings = ConsoleSettings()
+        self.alerts, self.silences = Alerts(10), SilenceControl(Silences(), self.store, lambda: NOW_MS)
+        none, cache = cast(Any, None), DeviceRecordCache(10)
+        devices = DeviceBrowser(cache, cache, self.alerts, none, registry, health, lambda: NOW_MS, settings.search)
         application_ = application(
             Components(
-                settings=ConsoleSettings(),
+                settings=settings,
                 cluster=self.cluster,
                 control=control,
                 offsets=self.store,
                 queues=self.queues,
-                # Neither the command line nor the pages of connectors ask for topics or devices.
+                # Neither the command line nor the pages of connectors ask for topics.
                 browser=cast(Any, None),
-                devices=cast(Any, None),
+                devices=devices,
+                silences=self.silences,
                 decode=value_decoder(Decoder(registry)),
                 cluster_id=lambda: "cluster-1",
                 now_ms=lambda: NOW_MS,
@@ -164,6 +177,8 @@ class Console:
         """Forget everything but one connector class and a worker that can run it."""
         vars(self.cluster).update(vars(ClusterState()))
         vars(self.queues).update(vars(MemoryQueues()))
+        vars(self.alerts).update(vars(Alerts(10)))
+        vars(self.silences.silences).update(vars(Silences()))
         vars(self.store).update(vars(MemoryStore(self.cluster)))
         definition = KINDS["hazelcast"].definition
         self.cluster.update_plugin(definition.klass, plugin_record(definition, "0.9.0"))

@@ -37,6 +37,10 @@ them, except certificates, which anybody may see.
 """
 
 
+MASK = "******"
+"""What is shown in the place of a secret."""
+
+
 class SecretError(ValueError):
     """A reference names a missing variable, file or key; the text names the reference and never a value."""
 
@@ -45,6 +49,20 @@ def is_secret(key: str) -> bool:
     """Whether the value of configuration key `key` must never be shown."""
     folded = key.lower().replace("-", "_").replace(".", "_")
     return any(word in folded for word in SECRET_WORDS)
+
+
+def masked(value: object) -> object:
+    """Return a value as it may be shown: what maps inside it hold under the keys of secrets is masked.
+
+    A text that could be such a map, as JSON with a mistake in it, is masked whole when it names a secret.
+    """
+    if isinstance(value, Mapping):
+        return {key: MASK if is_secret(str(key)) else masked(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(inner) for inner in value]
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and is_secret(value):
+        return MASK
+    return value
 
 
 def resolve(text: str, environ: Mapping[str, str]) -> str:

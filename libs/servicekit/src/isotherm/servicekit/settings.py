@@ -225,7 +225,7 @@ def _explain(cls: type[Settings], error: Mapping[str, Any], origins: Mapping[str
     if error["type"] == _BROKEN_PROMISE:
         # Without the input, which may hold `sasl.password` beside the wrong property.
         return f"{key}{origin}: {error['msg']}"
-    value = "******" if secrets.is_secret(key) else repr(error["input"])
+    value = secrets.MASK if secrets.is_secret(key) else repr(secrets.masked(error["input"]))
     return f"{key}{origin}: {value} is not allowed: {error['msg']}"
 
 

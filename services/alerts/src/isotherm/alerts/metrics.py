@@ -16,8 +16,8 @@ class Metrics:
         def counter(name: str, meaning: str, *labels: str) -> Counter:
             return Counter(PREFIX + name, meaning, labels, registry=self.registry)
 
-        def gauge(name: str, meaning: str) -> Gauge:
-            return Gauge(PREFIX + name, meaning, registry=self.registry)
+        def gauge(name: str, meaning: str, *labels: str) -> Gauge:
+            return Gauge(PREFIX + name, meaning, labels, registry=self.registry)
 
         self.read = counter("readings_read_total", "Records read from the input.")
         self.repartitioned = counter(
@@ -45,7 +45,24 @@ class Metrics:
         self.devices = gauge("devices", "Devices whose state this process holds.")
         self.known_devices = gauge("known_devices", "Devices with metadata.")
         self.lag_seconds = gauge("lag_seconds", "Age of the readings that were read last; 0 at the end of the input.")
-        self.webhook = counter("webhook_posts_total", "Posts to the webhook.", "outcome")
+        self.notifications = counter(
+            "notifications_total",
+            "Attempts of a route to deliver a notification: delivered, repeated or dead-lettered.",
+            "route",
+            "outcome",
+        )
+        self.route_alerts = counter(
+            "route_alerts_total",
+            "States of alerts that a route has settled: delivered, filtered, silenced, expired or dead-lettered.",
+            "route",
+            "outcome",
+        )
+        self.silences_refused = counter(
+            "silence_records_refused_total", "Records of silences that could not be read; the previous one stays."
+        )
+        self.route_pending = gauge(
+            "route_pending_alerts", "States of alerts that a route has read and not settled.", "route"
+        )
         self.reaction = Histogram(
             PREFIX + "reaction_seconds",
             "Time from the ingest time of a reading until the alert that it opened or closed was in Kafka.",

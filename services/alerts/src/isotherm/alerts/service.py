@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, cast
 
-import httpx
 from confluent_kafka import Producer
 
 from isotherm.alerts.engine.rule_engine import RuleEngine
@@ -15,7 +14,12 @@ from isotherm.alerts.input.device_table_follower import DeviceTableFollower
 from isotherm.alerts.input.reading_converter import ReadingConverter
 from isotherm.alerts.liveness import is_done_within
 from isotherm.alerts.metrics import PREFIX, Metrics
+from isotherm.alerts.notifications.route_runner import RouteClients, RouteRunner
+from isotherm.alerts.notifications.silence_follower import SilenceFollower
+from isotherm.alerts.notifications.target_kinds import target_of
 from isotherm.alerts.repartition.forwarder import Forwarder, ForwarderClients
+from isotherm.alerts.routes.kinds import Route
+from isotherm.alerts.routes.silences import SilenceTable
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream import faust_credentials
@@ -30,7 +34,6 @@ from isotherm.alerts.stream.topic_setup import (
     has_aggregates,
     prepare,
 )
-from isotherm.alerts.webhook import Webhook, WebhookClients
 from isotherm.connector.errors.dead_letters import DeadLetterQueue, producer_overrides
 from isotherm.connector.standalone.reporting import Reporter, counts_of, reported
 from isotherm.connector.state.status import State
@@ -46,8 +49,8 @@ from isotherm.servicekit.startup import wait_until_up
 
 _RETRIABLE = (NotPreparedError, RegistryUnavailableError, SchemaNotRegisteredError)
 _POLL_S = 0.1
-_POST_MARGIN_MS = 300_000
-"""How much longer than one alert's posts may take Kafka waits for the webhook's consumer before it removes it."""
+_ROUTE_POLL_MS = 600_000
+"""How long a route may send, or wait for dead letters, before Kafka takes its partitions away from it."""
 _QUEUED_KIB = 8_192
 """Most KiB of aggregates that the forwarder's consumer fetches in advance."""
 _DEVICES_FETCH_WAIT_MS = 5_000
@@ -88,6 +91,16 @@ class Alerts:
             self._devices,
             self._metrics,
         )
+        self._silences = SilenceTable()
+        self._silence_follower = SilenceFollower(
+            settings.silences_topic,
+            lambda: clients.consumer_to_the_end(
+                settings.kafka, f"{settings.name}-silences", fetch_wait_max_ms=_DEVICES_FETCH_WAIT_MS
+            ),
+            SchemaRegistry(settings.registry),
+            self._silences,
+            self._metrics,
+        )
         self._runner: StreamRunner | None = None
 
     async def run(self, stop: Stop) -> int:
@@ -100,10 +113,10 @@ class Alerts:
         _log.info("monitoring server started", port=monitoring.port)
         self._target.start()
         self._follower.start()
-        webhook = self._make_webhook() if self._settings.webhook.url else None
+        routes = [self._make_route(route) for route in self._settings.all_routes()]
         try:
             with reported(self._reporter()):
-                await self._run(stop, webhook)
+                await self._run(stop, routes)
         except StopRequestedError:
             _log.info("stopped while waiting for a server")
         except StreamFailedError:
@@ -112,20 +125,24 @@ class Alerts:
             raise SettingsError([str(error)]) from error
         finally:
             # Close all parts at once: each may wait a while for an unavailable Kafka.
-            parts = [part for part in (webhook, self._follower, self._target) if part is not None]
-            await asyncio.gather(*(asyncio.to_thread(part.close) for part in parts))
+            parts = [self._silence_follower.close, self._follower.close, self._target.close]
+            ends = [*(route.close for route in routes), *parts]
+            await asyncio.gather(*(asyncio.to_thread(end) for end in ends))
             monitoring.stop()
         return Exit.OK
 
-    async def _run(self, stop: Stop, webhook: Webhook | None) -> None:
+    async def _run(self, stop: Stop, routes: list[RouteRunner]) -> None:
         settings = self._settings
         registry = SchemaRegistry(settings.registry)
         aggregates = await self._until(stop, "registry", lambda: has_aggregates(settings, registry))
         partitions = await self._until(stop, "kafka", lambda: self._prepare_topics(repartition=aggregates))
         await self._until(stop, "devices", self._verify_devices_are_read)
         self._follower.changed()  # The metadata from before the start reschedules no device.
-        if webhook is not None:
-            webhook.start()
+        if routes:
+            self._silence_follower.start()
+            await self._until(stop, "silences", self._verify_silences_are_read)
+        for route in routes:
+            route.start()
         dead = _dead_letter_producer(settings, settings.name)
         converter = ReadingConverter(
             registry, dead, settings.dead_letter_topic, settings.name, self._metrics, self._health
@@ -172,10 +189,19 @@ class Alerts:
         settings = self._settings
         return prepare(settings, clients.admin(settings.kafka, f"{settings.name}-admin"), repartition=repartition)
 
-    def _make_webhook(self) -> Webhook:
+    def _make_route(self, route: Route) -> RouteRunner:
         settings = self._settings
-        registry = SchemaRegistry(settings.registry)
-        return Webhook(settings, registry, _webhook_clients(settings), self._metrics, self._health)
+        return RouteRunner(
+            route,
+            settings.route_group(route.name),
+            settings.alerts_topic,
+            SchemaRegistry(settings.registry),
+            _route_clients(settings, route),
+            self._devices.attributes,
+            self._silences,
+            self._metrics,
+            self._health,
+        )
 
     def _make_forwarder(self, registry: SchemaRegistry) -> Forwarder:
         settings = self._settings
@@ -184,6 +210,10 @@ class Alerts:
     def _verify_devices_are_read(self) -> None:
         if not self._follower.is_current():
             raise NotPreparedError(f"topic {self._settings.devices_topic} is still being read")
+
+    def _verify_silences_are_read(self) -> None:
+        if not self._silence_follower.is_current():
+            raise NotPreparedError(f"topic {self._settings.silences_topic} is still being read")
 
     async def _until(self, stop: Stop, part: str, attempt: Callable[[], T]) -> T:
         """Repeat `attempt` in a thread until the server that it needs answers; `part` is not ready meanwhile.
@@ -234,20 +264,20 @@ def _dead_letter_producer(settings: AlertsSettings, name: str) -> Producer:
     return clients.producer(settings.kafka, f"{name}-dead-letters", **producer_overrides())
 
 
-def _webhook_clients(settings: AlertsSettings) -> WebhookClients:
-    name, webhook = settings.webhook_group, settings.webhook
-    token = webhook.authorization_token
-    headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
-    return WebhookClients(
+def _route_clients(settings: AlertsSettings, route: Route) -> RouteClients:
+    group = settings.route_group(route.name)
+    return RouteClients(
         lambda: clients.consumer(
             settings.kafka,
-            name,
-            name,
-            max_poll_interval_ms=webhook.retry_for_ms + webhook.timeout_ms + _POST_MARGIN_MS,
-            enable_partition_eof=True,
+            group,
+            group,
+            max_poll_interval_ms=_ROUTE_POLL_MS,
+            # Eager: the member that reads everything must have stopped before another one begins.
+            partition_assignment_strategy="range",
         ),
-        lambda: DeadLetterQueue(_dead_letter_producer(settings, name), settings.dead_letter_topic),
-        lambda: httpx.Client(headers=headers, timeout=webhook.timeout_ms / 1000),
+        partial(clients.consumer_to_the_end, settings.kafka, f"{group}-history"),
+        lambda: DeadLetterQueue(_dead_letter_producer(settings, group), settings.dead_letter_topic),
+        partial(target_of, route),
     )
 
 

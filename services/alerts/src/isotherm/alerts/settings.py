@@ -7,19 +7,22 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, model_validator
 
 from isotherm.alerts.engine.device_state import MAX_METRICS
+from isotherm.alerts.routes.kinds import Route, WebhookRoute
 from isotherm.alerts.rules.kinds import DEFAULT_RULES, Rule
 from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.servicekit.settings import ServiceSettings, Settings
 
+_WEBHOOK = "webhook"
+
 
 class WebhookSettings(Settings):
-    """Settings of the webhook to which alerts are posted, in addition to their topic."""
+    """The route named `webhook`, in the form that it had when it was the only one: every alert in a post of its own."""
 
     url: str | None = Field(
         None, pattern=r"^https?://", description="Address to which every alert is posted as JSON; empty: none."
     )
     authorization_token: SecretStr | None = Field(None, description="Sent as `Authorization: Bearer ...`.")
-    timeout_ms: int = Field(10_000, ge=100, description="How long one request may take.")
+    timeout_ms: int = Field(10_000, ge=100, le=120_000, description="How long one request may take, from end to end.")
     retry_for_ms: int = Field(
         600_000,
         ge=0,
@@ -44,6 +47,9 @@ class AlertsSettings(ServiceSettings):
     alerts_topic: str = Field("alerts", description="Topic of the alerts.")
     latest_topic: str = Field("devices.latest", description="Topic of each device's newest state.")
     devices_topic: str = Field("devices", description="Compacted topic with the metadata of each device.")
+    silences_topic: str = Field(
+        "isotherm.silences", description="Compacted topic of silences, maintenance windows and acknowledgements."
+    )
     dead_letter_topic: str = Field("alerts.dead-letters", description="Records that cannot be decoded, unchanged.")
     changelog_topic: str | None = Field(
         None, description="Compacted topic of the device states; empty: `<name>-devices-changelog`."
@@ -97,7 +103,19 @@ class AlertsSettings(ServiceSettings):
     session_timeout_ms: int = Field(
         30_000, ge=6_000, le=300_000, description="After this long without a heartbeat another replica takes over."
     )
+    routes: list[Route] = Field(
+        default_factory=list, description="Where alerts are told, as `[[routes]]` tables; empty: only in their topic."
+    )
     webhook: WebhookSettings = WebhookSettings()
+
+    @model_validator(mode="after")
+    def _routes_have_names(self) -> Self:
+        names = [route.name for route in self.all_routes()]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            why = " (`webhook.url` is a route of this name)" if twice == [_WEBHOOK] and self.webhook.url else ""
+            raise ValueError(f"routes: two routes are named {', '.join(twice)}{why}")
+        return self
 
     @model_validator(mode="after")
     def _rules_and_overrides_agree(self) -> Self:
@@ -123,7 +141,25 @@ class AlertsSettings(ServiceSettings):
         """The name of the topic with repartitioned aggregates, and of the consumer group that writes it."""
         return f"{self.name}-repartition"
 
-    @property
-    def webhook_group(self) -> str:
-        """The name of the consumer group that posts alerts to the webhook, and of its dead-letter records."""
-        return f"{self.name}-webhook"
+    def all_routes(self) -> list[Route]:
+        """Return the routes, also that of `webhook.url`."""
+        webhook = self.webhook
+        if webhook.url is None:
+            return self.routes
+        route = WebhookRoute(
+            kind="webhook",
+            name=_WEBHOOK,
+            url=webhook.url,
+            authorization_token=webhook.authorization_token,
+            timeout_ms=webhook.timeout_ms,
+            retry_for_ms=webhook.retry_for_ms,
+            group_by=["alert"],
+        )
+        return [route, *self.routes]
+
+    def route_group(self, route: str) -> str:
+        """Return the consumer group of a route, which also names its dead-letter records."""
+        if route == _WEBHOOK and self.webhook.url is not None:
+            # What the group of the only webhook has committed still counts.
+            return f"{self.name}-webhook"
+        return f"{self.name}-route-{route}"

@@ -28,6 +28,7 @@ from isotherm.console.dead_letters.queue import KafkaDeadLetterQueues
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser, device_follower
 from isotherm.console.devices.device_states import DeviceRecordCache
+from isotherm.console.devices.silences import SilenceControl, Silences
 from isotherm.console.errors import UnavailableError
 from isotherm.console.records.decoding import value_decoder
 from isotherm.console.records.topic_follower import FollowerMetrics
@@ -78,7 +79,7 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
     )
     counters = FollowerMetrics(registry)
     latest, provisioned = DeviceRecordCache(settings.search.max_devices), DeviceRecordCache(settings.search.max_devices)
-    alerts = Alerts(settings.search.max_alerts)
+    alerts, silences = Alerts(settings.search.max_alerts), Silences()
     # Devices have a health of their own, so that connectors can be controlled while devices are missing.
     device_health = Health()
     device_health.ready()
@@ -92,6 +93,7 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
             latest,
             provisioned,
             alerts,
+            silences,
             device_health,
             counters,
         ),
@@ -99,7 +101,8 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
     admin = clients.group_admin(settings.kafka, f"{_NAME}-admin")
     topics = KafkaTopics(admin, partial(_page_consumer, settings), timeout_ms=settings.read_timeout_ms)
     devices = DeviceBrowser(latest, provisioned, alerts, topics, schemas, device_health, now_ms, settings.search)
-    components = _components(settings, cluster, writer, schemas, health, admin, topics, devices)
+    silence_control = SilenceControl(silences, writer, now_ms)
+    components = _components(settings, cluster, writer, schemas, health, admin, topics, devices, silence_control)
     for follower in followers:
         follower.start()
     job = threading.Thread(target=_background_job, args=(cluster, writer, health, stop), name="background", daemon=True)
@@ -129,6 +132,7 @@ def _components(
     admin: GroupAdmin,
     topics: KafkaTopics,
     devices: DeviceBrowser,
+    silences: SilenceControl,
 ) -> Components:
     control = ConnectorControl(cluster, writer, now_ms)
     queues = KafkaDeadLetterQueues(
@@ -148,6 +152,7 @@ def _components(
         queues=queues,
         browser=TopicBrowser(topics, RecordMasker(control, decode), control, cluster, now_ms, settings.search),
         devices=devices,
+        silences=silences,
         decode=decode,
         cluster_id=_cluster_id(admin, settings.read_timeout_ms),
         now_ms=now_ms,

@@ -12,6 +12,8 @@ from isotherm.alerts.rules.rule_book import RejectedOverride, RuleBook
 LAYERS = ("model", "region", "home")
 """The attributes whose overrides apply to a device, weakest first. The device's own thresholds override them all."""
 
+_NO_ATTRIBUTES: Mapping[str, str | None] = dict.fromkeys(LAYERS)
+
 Overrides = Mapping[str, Mapping[str, Mapping[str, float]]]
 """Bounds by override key, by value of the attribute, by attribute."""
 
@@ -39,6 +41,11 @@ class DeviceTable:
     def get(self, device_id: str) -> DeviceMetadata | None:
         """Return the metadata of a device; None for a device without a record."""
         return self._devices.get(device_id)
+
+    def attributes(self, device_id: str) -> Mapping[str, str | None]:
+        """Return home, region and model of a device; nothing for a device without a record."""
+        found = self._devices.get(device_id)
+        return _NO_ATTRIBUTES if found is None else found.attributes
 
     def put(self, device_id: str, record: Mapping[str, Any] | None) -> list[RejectedOverride]:
         """Store the newest record of a device; None removes the device. Return its thresholds that have no effect."""

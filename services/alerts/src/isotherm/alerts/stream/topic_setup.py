@@ -62,7 +62,10 @@ def prepare(settings: AlertsSettings, admin: AdminClient, *, repartition: bool =
     UnfitTopicsError.
     """
     try:
-        counts = _partitions(admin, [*settings.input_topics, settings.alerts_topic, settings.latest_topic])
+        needed = [*settings.input_topics, settings.alerts_topic, settings.latest_topic]
+        if settings.all_routes():
+            needed.append(settings.silences_topic)
+        counts = _partitions(admin, needed)
         inputs = {name: counts[name] for name in settings.input_topics}
         if len(set(inputs.values())) != 1:
             raise UnfitTopicsError(f"input_topics have different numbers of partitions: {inputs}")

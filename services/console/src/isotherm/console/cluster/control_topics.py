@@ -21,7 +21,7 @@ from isotherm.console.records.topic_follower import (
     key_of,
 )
 from isotherm.servicekit import logs
-from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
+from isotherm.servicekit.avro import JsonSchema, RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.health import Health
 
 _log = logs.logger(__name__)
@@ -113,11 +113,11 @@ class ControlTopicWriter:
         self._timeout_s, self._new_id = timeout_ms / 1000, new_id
         self._lock = threading.Lock()
         self._producer: Producer | None = None
-        self._encode: Callable[[Mapping[str, Any]], bytes] | None = None
+        self._encoders: dict[str, Callable[[Mapping[str, Any]], bytes]] = {}
 
     def write(self, name: str, record: Mapping[str, Any] | None) -> None:
         """Write a ConnectorConfig record as `connectors.control.ConfigStore.write` requires."""
-        value = None if record is None else self._encoded(record)
+        value = None if record is None else self._encoded(CONNECTORS, target_follower.READER, record)
         write_id = self._new_id()
         seen = self._writes.expect(write_id)
         try:
@@ -128,17 +128,21 @@ class ControlTopicWriter:
         finally:
             self._writes.complete(write_id)
 
+    def put(self, topic: str, schema: JsonSchema, key: str, record: Mapping[str, Any]) -> None:
+        """Write a record of another topic, and wait until Kafka has stored it. Raises UnavailableError."""
+        self._produce(topic, key, self._encoded(topic, schema, record), [])
+
     def delete_statuses(self, keys: list[str]) -> None:
         """Delete these keys of `isotherm.status` with tombstones. Raises UnavailableError."""
         for key in keys:
             self._produce(STATUS, key, None, [])
 
-    def _encoded(self, record: Mapping[str, Any]) -> bytes:
+    def _encoded(self, topic: str, schema: JsonSchema, record: Mapping[str, Any]) -> bytes:
         try:
             with self._lock:
-                if self._encode is None:
-                    self._encode = self._schemas.encoder(CONNECTORS, target_follower.READER)
-            return self._encode(record)
+                if topic not in self._encoders:
+                    self._encoders[topic] = self._schemas.encoder(topic, schema)
+            return self._encoders[topic](record)
         except (RegistryUnavailableError, SchemaNotRegisteredError) as error:
             raise UnavailableError(f"the schema registry: {error}") from error
 

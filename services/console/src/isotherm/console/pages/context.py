@@ -17,6 +17,7 @@ from isotherm.console.connectors.control import ConnectorControl
 from isotherm.console.connectors.offsets import ConnectorOffsets
 from isotherm.console.dead_letters.queue import DeadLetterQueues
 from isotherm.console.devices.browser import DeviceBrowser
+from isotherm.console.devices.silences import SilenceControl
 from isotherm.console.pages.templating import Templates
 from isotherm.console.records.decoding import DecodeValue
 
@@ -31,6 +32,7 @@ class PageContext:
     queues: DeadLetterQueues
     browser: TopicBrowser
     devices: DeviceBrowser
+    silences: SilenceControl
     decode: DecodeValue
     now_ms: Callable[[], int]
     dead_letter_records: int

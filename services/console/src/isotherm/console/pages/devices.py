@@ -9,8 +9,10 @@ from fastapi import FastAPI, Response
 from isotherm.connector.offsets.replay import time_ms_of
 from isotherm.console.devices.browser import DeviceBrowser, WindowsView
 from isotherm.console.devices.device_states import DeviceView
+from isotherm.console.devices.silences import SilenceControl
 from isotherm.console.errors import BadRequestError, RestError
 from isotherm.console.pages import chart
+from isotherm.console.pages.silences import DURATIONS_MIN, notes_of, scope_of
 from isotherm.console.pages.templating import Templates
 
 PAGE_DEVICES = 50
@@ -19,11 +21,11 @@ _SPANS_MIN = {"15": "15 minutes", "60": "an hour", "360": "six hours", "1440": "
 _DEFAULT_SPAN_MIN = "60"
 
 
-def add(app: FastAPI, templates: Templates, browser: DeviceBrowser) -> None:
+def add(app: FastAPI, templates: Templates, browser: DeviceBrowser, silences: SilenceControl) -> None:
     """Serve the pages below `/devices`, and `/alerts`."""
     _add_list(app, templates, browser)
     _add_device(app, templates, browser)
-    _add_alerts(app, templates, browser)
+    _add_alerts(app, templates, browser, silences)
 
 
 def _add_list(app: FastAPI, templates: Templates, browser: DeviceBrowser) -> None:
@@ -75,14 +77,20 @@ def _add_device(app: FastAPI, templates: Templates, browser: DeviceBrowser) -> N
         )
 
 
-def _add_alerts(app: FastAPI, templates: Templates, browser: DeviceBrowser) -> None:
+def _add_alerts(app: FastAPI, templates: Templates, browser: DeviceBrowser, silences: SilenceControl) -> None:
     @app.get("/alerts")
     def alerts(text: str = "") -> Response:
+        now_ms = silences.now_ms()
+        listed = silences.silences.listed(now_ms)
         still_open, closed = browser.alerts.open(text.strip()), browser.alerts.closed(text.strip())
         return templates.page(
             "alerts.html",
             text=text,
             open_alerts=still_open[:_PAGE_ALERTS],
+            notes=notes_of(still_open[:_PAGE_ALERTS], silences, browser),
+            silences=[(one, one.state(now_ms), scope_of(one)) for one in listed[:_PAGE_ALERTS]],
+            silence_count=len(listed),
+            durations=DURATIONS_MIN,
             open_count=len(still_open),
             closed_alerts=closed[:_PAGE_ALERTS],
             closed_count=len(closed),

@@ -1,0 +1,106 @@
+"""Gathers the alerts of a route into groups, and says when a group is told. Pure: the caller has the clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from isotherm.alerts.input.dead_letters import SourceRecord
+from isotherm.alerts.routes.kinds import BaseRoute
+from isotherm.alerts.routes.matching import group_of
+from isotherm.alerts.routes.notification import Alert, Notification
+
+
+@dataclass(frozen=True, slots=True)
+class PendingAlert:
+    """One state of an alert that is not told yet, and the record that it was read from."""
+
+    alert: Alert
+    source: SourceRecord
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedNotification:
+    """A notification, and every state that it covers, also those that a newer one replaces in it."""
+
+    key: tuple[str, ...]
+    notification: Notification
+    covered: tuple[PendingAlert, ...]
+
+
+@dataclass(slots=True)
+class _Group:
+    labels: dict[str, str]
+    due_s: float
+    waiting: deque[PendingAlert] = field(default_factory=deque)
+    is_being_told: bool = False
+    told_s: float | None = None
+
+
+class AlertGroups:
+    """The groups of one route that have alerts to tell, or were told a short time ago.
+
+    The first alert of a quiet group is due after `group_wait_ms`, later ones `group_interval_ms` after the last
+    notification. While a notification of a group is under way the group gathers, so the states of an alert stay in
+    order.
+    """
+
+    def __init__(self, route: BaseRoute) -> None:
+        self._route = route
+        self._wait_s, self._interval_s = route.group_wait_ms / 1000, route.group_interval_ms / 1000
+        if route.tells_each:
+            self._wait_s = self._interval_s = 0.0
+        self._groups: dict[tuple[str, ...], _Group] = {}
+        self.size = 0
+        """How many states wait or are being told."""
+
+    def add(self, pending: PendingAlert, now_s: float) -> None:
+        """Let a state wait with its group."""
+        labels = group_of(pending.alert, self._route.group_by)
+        key = tuple(labels.values())
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group(labels, now_s + self._wait_s)
+        elif not group.waiting and group.told_s is not None:
+            group.due_s = max(now_s + self._wait_s, group.told_s + self._interval_s)
+        group.waiting.append(pending)
+        self.size += 1
+
+    def take_due(self, now_s: float) -> list[GroupedNotification]:
+        """Return a notification of each group that is due. It is under way until `told` is called."""
+        due = []
+        for key, group in list(self._groups.items()):
+            if group.is_being_told:
+                continue
+            if group.waiting:
+                if group.due_s <= now_s:
+                    due.append(self._take(key, group))
+            elif group.told_s is None or group.told_s + self._interval_s <= now_s:
+                del self._groups[key]
+        return due
+
+    def told(self, taken: GroupedNotification, now_s: float) -> None:
+        """Note that a notification has reached its target, or never will."""
+        group = self._groups[taken.key]
+        group.is_being_told, group.told_s = False, now_s
+        group.due_s = now_s + self._interval_s
+        self.size -= len(taken.covered)
+
+    def next_due_s(self) -> float | None:
+        """Return when the next group is due; None while none waits."""
+        return min(
+            (group.due_s for group in self._groups.values() if group.waiting and not group.is_being_told), default=None
+        )
+
+    def _take(self, key: tuple[str, ...], group: _Group) -> GroupedNotification:
+        if self._route.tells_each:
+            covered = [group.waiting.popleft()]
+            labels = {}
+        else:
+            covered = list(group.waiting)
+            group.waiting.clear()
+            labels = group.labels
+        group.is_being_told = True
+        newest = {pending.alert["alert_id"]: pending.alert for pending in covered}
+        notification = Notification(self._route.name, labels, tuple(newest.values()))
+        return GroupedNotification(key, notification, tuple(covered))

@@ -1,0 +1,73 @@
+"""Sends notifications over HTTP. An attempt ends in time whatever the server does."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import httpx
+
+from isotherm.alerts.notifications.targets import NotDeliveredError, RefusedError
+from isotherm.alerts.routes.notification import Notification
+from isotherm.alerts.routes.posts import HttpRoute, Post, post_of
+
+_MAX_ANSWER_BYTES = 65_536
+_MAX_RETRY_AFTER_S = 300.0
+_REPEATABLE = (408, 425, 429)
+"""Status codes below 500 that ask for a repeat (RFC 9110, RFC 8470, RFC 6585)."""
+
+
+class HttpTarget:
+    """The target of a route over HTTP.
+
+    A limit for each read, which is all that httpx has, does not end an answer that comes byte by byte; a limit of
+    asyncio ends every attempt. So the thread has an event loop of its own.
+    """
+
+    def __init__(self, route: HttpRoute) -> None:
+        self._route = route
+        self._limit_s = route.timeout_ms / 1000
+        self._runner = asyncio.Runner()
+        self._client: httpx.AsyncClient | None = None
+
+    def send(self, notification: Notification) -> None:
+        """Send a notification. Raises NotDeliveredError, RefusedError and TemplateFailedError."""
+        self._runner.run(self._post(post_of(self._route, notification, datetime.now(UTC))))
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            self._runner.run(self._client.aclose())
+        self._runner.close()
+
+    async def _post(self, post: Post) -> None:
+        if self._client is None:
+            self._client = httpx.AsyncClient(timeout=self._limit_s)
+        try:
+            async with asyncio.timeout(self._limit_s):
+                status, retry_after_s = await self._exchange(self._client, post)
+        except TimeoutError:
+            raise NotDeliveredError(f"no answer within {self._route.timeout_ms} ms") from None
+        except (httpx.ProtocolError, httpx.InvalidURL, UnicodeError) as error:
+            # The text of such an error may hold a header, and that a secret. It is not shown, nor chained.
+            raise NotDeliveredError(f"no answer: {type(error).__name__}") from None
+        except (httpx.HTTPError, OSError) as error:
+            raise NotDeliveredError(f"no answer: {type(error).__name__}: {error}") from None
+        if 200 <= status < 300:
+            return
+        if status >= 500 or status in _REPEATABLE:
+            raise NotDeliveredError(f"answered {status}", retry_after_s)
+        raise RefusedError(f"answered {status}")
+
+    async def _exchange(self, client: httpx.AsyncClient, post: Post) -> tuple[int, float]:
+        async with client.stream("POST", post.url, content=post.body, headers=dict(post.headers)) as answer:
+            # The response must be read to its end before the connection can be used again. Its content is ignored.
+            async for _part in answer.aiter_raw():
+                if answer.num_bytes_downloaded > _MAX_ANSWER_BYTES:
+                    break
+            return answer.status_code, _seconds(answer.headers.get("Retry-After"))
+
+
+def _seconds(text: str | None) -> float:
+    """Return the pause in s that `Retry-After` asks for (RFC 9110, 10.2.3), at most five minutes. It reads no dates."""
+    return min(float(text), _MAX_RETRY_AFTER_S) if text is not None and text.isascii() and text.isdigit() else 0.0

@@ -1,0 +1,87 @@
+"""Finds the alerts that a silence has kept from being told, and that are still open when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from isotherm.alerts.notifications.grouping import PendingAlert
+from isotherm.alerts.routes.notification import is_closed
+from isotherm.alerts.routes.silences import Silence
+from isotherm.servicekit.kafka.consuming import consume_available
+
+_BATCH = 1_000
+_POLL_S = 0.2
+_REQUEST_S = 10.0
+
+
+class MutedAlerts:
+    """Reads the topic of alerts from the first start of some silences to its present end, a batch at each call.
+
+    The topic itself says what was muted: an alert that Kafka has stored while a silence counted. So nothing more has
+    to be stored, and a route that was away while a silence ended finds the same.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        topic: str,
+        silences: list[Silence],
+        pending_of: Callable[[Message], PendingAlert | None],
+    ) -> None:
+        """Assign the partitions.
+
+        Args:
+            consumer: reports the ends of partitions; it is closed with this object.
+            topic: the topic of alerts.
+            silences: those that have ended.
+            pending_of: decodes a record; None for one that cannot be decoded.
+        """
+        self._consumer, self._silences, self._pending_of = consumer, silences, pending_of
+        self.found: dict[str, PendingAlert] = {}
+        """The muted alerts that are open, as far as the topic is read, by id."""
+        start_ms = min(silence.starts_ms for silence in silences)
+        numbers = sorted(consumer.list_topics(topic, timeout=_REQUEST_S).topics[topic].partitions)
+        asked = [TopicPartition(topic, number, start_ms) for number in numbers]
+        starts = {one.partition: one.offset for one in consumer.offsets_for_times(asked, timeout=_REQUEST_S)}
+        self._ends = {}
+        for number in numbers:
+            _first, end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_REQUEST_S)
+            if 0 <= starts[number] < end:
+                self._ends[number] = end
+        consumer.assign([TopicPartition(topic, number, starts[number]) for number in self._ends])
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything is read."""
+        return not self._ends
+
+    def step(self) -> None:
+        """Read some records. Raises KafkaException and RegistryUnavailableError."""
+        for message in consume_available(self._consumer, _BATCH, _POLL_S):
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            number = message.partition() or 0
+            if error is None:
+                self._take(message)
+            if error is not None or (message.offset() or 0) + 1 >= self._ends.get(number, 0):
+                self._ends.pop(number, None)
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+    def _take(self, message: Message) -> None:
+        pending = self._pending_of(message)
+        if pending is None:
+            return
+        if is_closed(pending.alert):
+            self.found.pop(pending.alert["alert_id"], None)
+        elif any(self._was_muted(silence, pending, message.timestamp()[1]) for silence in self._silences):
+            self.found[pending.alert["alert_id"]] = pending
+
+    @staticmethod
+    def _was_muted(silence: Silence, pending: PendingAlert, at_ms: int) -> bool:
+        return silence.alert_id is None and silence.mutes(pending.alert, at_ms)

@@ -1,0 +1,247 @@
+"""Runs one route: reads alerts, groups them, sends notifications, repeats what failed, commits what is settled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, Message
+
+import isotherm.schemas
+from isotherm.alerts.input.dead_letters import dead_letter_record, source_record
+from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.notifications.alert_reader import AlertReader
+from isotherm.alerts.notifications.delivery import Delivery
+from isotherm.alerts.notifications.grouping import AlertGroups, PendingAlert
+from isotherm.alerts.notifications.silence_ends import SilenceEnds
+from isotherm.alerts.notifications.targets import Target
+from isotherm.alerts.routes.kinds import BaseRoute
+from isotherm.alerts.routes.notification import is_closed
+from isotherm.alerts.routes.silences import SilenceTable
+from isotherm.connector.errors.dead_letters import DeadLetterQueue
+from isotherm.servicekit import logs
+from isotherm.servicekit.avro import Decoder, SchemaRegistry, WireFormatError
+from isotherm.servicekit.backoff import Backoff
+from isotherm.servicekit.health import Health
+
+READER = isotherm.schemas.schema("Alert", 1)
+
+MAX_PENDING = 20_000
+"""Most states of alerts that a route holds in memory; the others wait in Kafka."""
+_POLL_S = 0.5
+_JOIN_S = 5.0
+_CLASS = f"{__name__}.RouteRunner"
+
+_log = logs.logger(__name__)
+
+Attributes = Callable[[str], Mapping[str, str | None]]
+"""Returns home, region and model of a device."""
+
+
+class RouteClients(NamedTuple):
+    """Makes what a route needs. After a failure it works on with new ones."""
+
+    consumer: Callable[[], Consumer]
+    """A consumer of the route's group with an eager assignor."""
+    history: Callable[[], Consumer]
+    """A consumer of no group that reports the ends of partitions."""
+    dead_letters: Callable[[], DeadLetterQueue]
+    target: Callable[[], Target]
+
+
+class RouteRunner:
+    """Runs a route in a thread until it is closed."""
+
+    def __init__(
+        self,
+        route: BaseRoute,
+        group: str,
+        topic: str,
+        registry: SchemaRegistry,
+        clients: RouteClients,
+        attributes: Attributes,
+        silences: SilenceTable,
+        metrics: Metrics,
+        health: Health,
+    ) -> None:
+        """Take what the route needs: `group` is its consumer group, `topic` that of the alerts."""
+        self._route, self._group, self._topic = route, group, topic
+        self._clients, self._attributes, self._silences = clients, attributes, silences
+        self._metrics, self._health = metrics, health
+        self._decode = Decoder(registry, READER)
+        self._groups, self._deliveries = AlertGroups(route), list[Delivery]()
+        # A counter that exists from the start shows its first increase.
+        for outcome in ("delivered", "repeated", "dead-lettered"):
+            metrics.notifications.labels(route.name, outcome)
+        for outcome in ("delivered", "filtered", "silenced", "expired", "dead-lettered"):
+            metrics.route_alerts.labels(route.name, outcome)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"route-{route.name}", daemon=True)
+
+    @property
+    def part(self) -> str:
+        """The name of the route in `/ready`."""
+        return f"route {self._route.name}"
+
+    def start(self) -> None:
+        """Start to tell alerts. The service is not ready before the route has its place in its consumer group."""
+        self._health.not_ready(self.part, "joins its consumer group")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop. The next reader of the group tells what is not committed."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        backoff = Backoff(base_ms=200, cap_ms=30_000)
+        while not self._ended.is_set():
+            try:
+                self._follow(backoff)
+            except Exception as error:
+                self._health.not_ready(self.part, f"tells nothing: {error}")
+                _log.error("the route restarts", route=self._route.name, exc_info=error)
+                self._ended.wait(backoff.next_ms() / 1000)
+
+    def _follow(self, backoff: Backoff) -> None:
+        """Read and tell until the close, or until anything but the target fails."""
+        dead_letters = self._clients.dead_letters()
+        with ExitStack() as at_end:
+            target = self._clients.target()
+            at_end.callback(target.close)
+            consumer = self._clients.consumer()
+            at_end.callback(consumer.close)
+            reader = AlertReader(consumer, self._topic, self._route.name)
+            generation = 0
+            ends: SilenceEnds | None = None
+            at_end.callback(lambda: ends and ends.close())
+            while not self._ended.is_set():
+                is_busy = ends is not None and ends.is_busy
+                messages = reader.read(0.0 if is_busy else self._pause_s(time.monotonic()))
+                if reader.generation != generation:
+                    # Another process may tell what this one holds; if not, it is read again.
+                    generation = reader.generation
+                    self._groups, self._deliveries = AlertGroups(self._route), []
+                    if ends is not None:
+                        ends.close()
+                    ends = self._silence_ends(reader)
+                    self._health.ready(self.part)
+                for message in messages:
+                    self._take(message, reader, dead_letters)
+                if ends is not None:
+                    self._notify_after_silences(ends, reader)
+                self._notify(target, reader, dead_letters, ends)
+                reader.hold(self._groups.size >= MAX_PENDING)
+                self._metrics.route_pending.labels(self._route.name).set(self._groups.size)
+                reader.commit()
+                if messages:
+                    backoff.reset()
+
+    def _pause_s(self, now_s: float) -> float:
+        """Return how long the route may wait for alerts: until something is due, and never long after a close."""
+        times = [delivery.next_s for delivery in self._deliveries]
+        if (due_s := self._groups.next_due_s()) is not None:
+            times.append(due_s)
+        return max(0.0, min([_POLL_S, *(due - now_s for due in times)]))
+
+    def _silence_ends(self, reader: AlertReader) -> SilenceEnds | None:
+        if not reader.is_reading:
+            return None
+        return SilenceEnds(self._silences, self._topic, self._clients.history, self._pending_of, reader.checked_ms)
+
+    def _notify_after_silences(self, ends: SilenceEnds, reader: AlertReader) -> None:
+        """Let the alerts wait that a silence has muted, and that are open when it ends."""
+        for pending in ends.step(time.time_ns() // 1_000_000):
+            if self._route.filter.takes(pending.alert):
+                self._groups.add(pending, time.monotonic())
+            else:
+                ends.settle(pending.source.partition, pending.source.offset)
+        # It is committed with the next alerts, and at once after muted ones are told; else nothing has happened since.
+        reader.checked_ms = ends.checked_ms
+
+    def _pending_of(self, message: Message) -> PendingAlert | None:
+        """Return the alert of a record; None when it cannot be decoded. Raises RegistryUnavailableError."""
+        source = source_record(message)
+        try:
+            record = self._decode(source.value or b"").record
+        except WireFormatError:
+            return None
+        return PendingAlert(record | {"attributes": self._attributes(record["device_id"])}, source)
+
+    def _take(self, message: Message, reader: AlertReader, dead_letters: DeadLetterQueue) -> None:
+        """Let an alert wait with its group, or settle it. Raises RegistryUnavailableError."""
+        source = source_record(message)
+        partition, offset = message.partition() or 0, message.offset() or 0
+        try:
+            record = self._decode(source.value or b"").record
+        except WireFormatError as error:
+            self._dead_letter([PendingAlert({}, source)], error, dead_letters)
+            reader.settle(partition, offset)
+            return
+        alert = record | {"attributes": self._attributes(record["device_id"])}
+        outcome = None
+        if not self._route.filter.takes(alert) or (is_closed(alert) and not self._route.send_resolved):
+            outcome = "filtered"
+        elif self._silences.mutes(alert, message.timestamp()[1]):
+            outcome = "silenced"
+        elif time.time() * 1000 - message.timestamp()[1] > self._route.max_age_ms:
+            outcome = "expired"
+        if outcome is None:
+            self._groups.add(PendingAlert(alert, source), time.monotonic())
+            return
+        self._metrics.route_alerts.labels(self._route.name, outcome).inc()
+        reader.settle(partition, offset)
+
+    def _notify(
+        self, target: Target, reader: AlertReader, dead_letters: DeadLetterQueue, ends: SilenceEnds | None
+    ) -> None:
+        now_s = time.monotonic()
+        due = self._groups.take_due(now_s)
+        self._deliveries += [Delivery(taken, self._route.retry_for_ms, now_s) for taken in due]
+        for delivery in [one for one in self._deliveries if one.next_s <= now_s]:
+            if self._ended.is_set():
+                return
+            if self._attempt(delivery, target, dead_letters):
+                self._deliveries.remove(delivery)
+                self._groups.told(delivery.taken, time.monotonic())
+                for pending in delivery.taken.covered:
+                    reader.settle(pending.source.partition or 0, pending.source.offset or 0)
+                    if ends is not None:
+                        ends.settle(pending.source.partition, pending.source.offset)
+                reader.checked_ms = reader.checked_ms if ends is None else ends.checked_ms
+                reader.commit(at_once=True)
+
+    def _attempt(self, delivery: Delivery, target: Target, dead_letters: DeadLetterQueue) -> bool:
+        """Attempt a delivery; return whether nothing is left to do for it."""
+        covered = delivery.taken.covered
+        name = self._route.name
+        try:
+            problem = delivery.attempt(target, time.monotonic())
+        except Exception as error:
+            # Whatever is wrong with one notification must not stop the others: not even a fault in its template.
+            self._dead_letter(list(covered), error, dead_letters)
+            self._metrics.notifications.labels(name, "dead-lettered").inc()
+            return True
+        if problem is not None:
+            self._metrics.notifications.labels(name, "repeated").inc()
+            _log.warning("a notification is repeated", route=name, alerts=len(covered), reason=problem)
+            return False
+        self._metrics.notifications.labels(name, "delivered").inc()
+        self._metrics.route_alerts.labels(name, "delivered").inc(len(covered))
+        return True
+
+    def _dead_letter(self, pending: list[PendingAlert], error: Exception, dead_letters: DeadLetterQueue) -> None:
+        dead_letters.send(
+            [
+                dead_letter_record(one.source, error, stage="TASK_PUT", name=self._group, class_name=_CLASS)
+                for one in pending
+            ]
+        )
+        self._metrics.route_alerts.labels(self._route.name, "dead-lettered").inc(len(pending))
+        _log.warning(
+            "alerts become dead-letter records", route=self._route.name, alerts=len(pending), reason=str(error)
+        )

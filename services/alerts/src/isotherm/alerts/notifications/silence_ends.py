@@ -1,0 +1,75 @@
+"""Tells, when a silence ends, the alerts that it has muted and that are still open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, Message
+
+from isotherm.alerts.notifications.grouping import PendingAlert
+from isotherm.alerts.notifications.muted_alerts import MutedAlerts
+from isotherm.alerts.routes.silences import SilenceTable
+
+
+class SilenceEnds:
+    """The ends of silences, for one route. The caller has the clock, in epoch ms."""
+
+    def __init__(
+        self,
+        table: SilenceTable,
+        topic: str,
+        make_consumer: Callable[[], Consumer],
+        pending_of: Callable[[Message], PendingAlert | None],
+        checked_ms: int,
+    ) -> None:
+        """Take what the search for muted alerts needs. Ends up to `checked_ms` are dealt with."""
+        self._table, self._topic = table, topic
+        self._make_consumer, self._pending_of = make_consumer, pending_of
+        self.checked_ms = checked_ms
+        """Up to when every end is dealt with: the alerts are told, and not only found."""
+        self._until_ms = checked_ms
+        self._search: MutedAlerts | None = None
+        self._left: set[tuple[int | None, int | None]] = set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `step` has something to read, so that the route must not wait for alerts."""
+        return self._search is not None
+
+    def step(self, now_ms: int) -> list[PendingAlert]:
+        """Look for ends, or read on; return the alerts that are to be told now.
+
+        Raises KafkaException and RegistryUnavailableError.
+        """
+        if self._search is None:
+            if self._left:
+                return []
+            ended = self._table.ended(self.checked_ms, now_ms)
+            if not ended:
+                self.checked_ms = now_ms
+                return []
+            self._until_ms = now_ms
+            self._search = MutedAlerts(self._make_consumer(), self._topic, ended, self._pending_of)
+        if not self._search.is_done:
+            self._search.step()
+        if not self._search.is_done:
+            return []
+        found = [one for one in self._search.found.values() if not self._table.mutes(one.alert, now_ms)]
+        self.close()
+        self._left = {(one.source.partition, one.source.offset) for one in found}
+        if not found:
+            self.checked_ms = self._until_ms
+        return found
+
+    def settle(self, partition: int | None, offset: int | None) -> None:
+        """Note that an alert is told, or never will be."""
+        if self._left:
+            self._left.discard((partition, offset))
+            if not self._left:
+                self.checked_ms = self._until_ms
+
+    def close(self) -> None:
+        """Stop to read."""
+        if self._search is not None:
+            self._search.close()
+            self._search = None

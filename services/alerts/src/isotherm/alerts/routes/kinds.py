@@ -1,0 +1,212 @@
+"""The kinds of notification routes as models of the settings."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
+
+from isotherm.alerts.routes import templates
+from isotherm.alerts.routes.matching import Label, RouteFilter
+from isotherm.servicekit.settings import Settings
+
+_NAME = r"^[a-z][a-z0-9-]{0,62}$"
+_HTTP = r"^https?://[^\s/]+"
+
+TextTemplate = Annotated[str, AfterValidator(templates.verify)]
+
+_SUMMARY = (
+    "{% if count == 1 %}[{{ status }}] {{ alert.severity }}: {{ alert.device_id }} {{ alert.rule }}"
+    "{% if alert.message %}: {{ alert.message }}{% endif %}"
+    "{% else %}[{{ status }}] {{ severity }}: {{ opened }} opened, {{ closed }} closed"
+    "{% for name, value in group.items() if value %}, {{ name }} {{ value }}{% endfor %}{% endif %}"
+)
+_LIST = (
+    "{% for one in alerts %}{{ one.state }} {{ one.severity }} {{ one.device_id }} {{ one.rule }} "
+    "since {{ one.opened_at }}{% if one.message %}: {{ one.message }}{% endif %}\n{% endfor %}"
+    "{% if omitted %}and {{ omitted }} more\n{% endif %}"
+)
+DEFAULT_SUMMARY = _SUMMARY
+DEFAULT_TEXT = _SUMMARY + "\n" + _LIST
+
+
+class BaseRoute(Settings):
+    """The part that all routes share. Times are in ms."""
+
+    kind: str
+    name: str = Field(
+        pattern=_NAME,
+        description="Name of the route in logs and metrics, and of its consumer group, `<name>-route-...`.",
+    )
+    filter: RouteFilter = Field(RouteFilter(), description="Which alerts the route takes; empty: all.")
+    send_resolved: bool = Field(True, description="Whether the end of an alert is told too.")
+    group_by: list[Label] = Field(
+        ["rule", "severity", "region"],
+        description="Alerts that are equal in these are told in one notification; `alert`: each alert by itself.",
+    )
+    group_wait_ms: int = Field(
+        5_000, ge=0, le=3_600_000, description="How long the first alert of a group waits for others of the group."
+    )
+    group_interval_ms: int = Field(
+        60_000, ge=0, le=86_400_000, description="Least time between two notifications of a group."
+    )
+    max_alerts: int = Field(20, ge=1, le=1_000, description="Most alerts that a text lists; it counts all of them.")
+    timeout_ms: int = Field(10_000, ge=100, le=120_000, description="How long one attempt may take, from end to end.")
+    retry_for_ms: int = Field(
+        600_000,
+        ge=0,
+        description="How long a notification that can still succeed is repeated; then its alerts become dead-letter "
+        "records.",
+    )
+    max_age_ms: int = Field(
+        86_400_000, ge=60_000, description="An alert that was written longer ago is not told any more, only counted."
+    )
+
+    @property
+    def tells_each(self) -> bool:
+        """Whether every alert is a notification by itself, sent at once."""
+        return "alert" in self.group_by
+
+    @field_validator("group_by")
+    @classmethod
+    def _groups_one_way(cls, labels: list[Label]) -> list[Label]:
+        if "alert" in labels and len(labels) > 1:
+            raise ValueError("`alert` stands alone")
+        return labels
+
+
+class WebhookRoute(BaseRoute):
+    """Posts JSON, or what a template makes, to any address."""
+
+    kind: Literal["webhook"]
+    url: str = Field(pattern=_HTTP, description="Address to post to.")
+    authorization_token: SecretStr | None = Field(None, description="Sent as `Authorization: Bearer ...`.")
+    signing_secret: SecretStr | None = Field(
+        None, description="Signs each post by HMAC-SHA256 in the headers of Standard Webhooks; `whsec_...` is base64."
+    )
+    content_type: str = Field(
+        "application/json", pattern=r"^[\x21-\x7e]+/[\x20-\x7e]+$", description="Content type of the body."
+    )
+    template: str | None = Field(None, description="Jinja template of the body; empty: the alert or the group as JSON.")
+
+    @field_validator("template")
+    @classmethod
+    def _is_sound(cls, template: str | None, others: ValidationInfo) -> str | None:
+        if template is not None:
+            templates.verify(template, is_json=str(others.data.get("content_type")).startswith("application/json"))
+        return template
+
+    @field_validator("signing_secret")
+    @classmethod
+    def _is_a_key(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and not signing_key(secret):
+            raise ValueError("a key is not empty, and what follows whsec_ is base64")
+        return secret
+
+
+class AlertmanagerRoute(BaseRoute):
+    """Posts alerts to Prometheus Alertmanager (API v2), which groups, silences and routes them itself."""
+
+    kind: Literal["alertmanager"]
+    url: str = Field(pattern=_HTTP, description="Base address of Alertmanager, without `/api/v2/alerts`.")
+    username: str | None = Field(None, description="User for HTTP's basic authentication.")
+    password: SecretStr | None = Field(None, description="Its password.")
+    authorization_token: SecretStr | None = Field(None, description="Sent as `Authorization: Bearer ...`.")
+    labels: dict[Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")], str] = Field(
+        default_factory=dict, description="Labels that every alert gets, besides those of the alert and its device."
+    )
+    group_by: list[Label] = Field([], description="Alertmanager groups by itself; all alerts that wait go in one post.")
+    group_wait_ms: int = Field(500, ge=0, le=3_600_000, description="How long the first alert waits for others.")
+    group_interval_ms: int = Field(500, ge=0, le=86_400_000, description="Least time between two posts.")
+
+
+class SlackRoute(BaseRoute):
+    """Posts a text to an incoming webhook of Slack, or of a server that speaks its format (Mattermost, Discord)."""
+
+    kind: Literal["slack"]
+    secret_url: SecretStr = Field(description="The address of the incoming webhook; it is a secret.")
+    text: TextTemplate = Field(DEFAULT_TEXT, description="Jinja template of the text.")
+    channel: str | None = Field(None, description="Channel, where the server lets a post choose it.")
+
+    @field_validator("secret_url")
+    @classmethod
+    def _is_an_address(cls, url: SecretStr) -> SecretStr:
+        return _address(url)
+
+
+class PagerDutyRoute(BaseRoute):
+    """Triggers and resolves incidents of PagerDuty (Events API v2).
+
+    An incident belongs to an alert. With groups it belongs to a group, and people resolve it: the end of some alerts of
+    a group is not the end of its incident.
+    """
+
+    kind: Literal["pagerduty"]
+    secret_routing_key: SecretStr = Field(min_length=1, description="The integration key of the service.")
+    url: str = Field("https://events.pagerduty.com/v2/enqueue", pattern=_HTTP, description="Address of the API.")
+    summary: TextTemplate = Field(DEFAULT_SUMMARY, description="Jinja template of the incident's title.")
+    group_by: list[Label] = Field(
+        ["alert"],
+        description="`alert`: an incident for each alert. Others: one for each group; `send_resolved` is false then.",
+    )
+
+    @model_validator(mode="after")
+    def _resolves_what_it_triggers(self) -> Self:
+        if self.send_resolved and not self.tells_each:
+            raise ValueError("send_resolved = true is not allowed with group_by other than ['alert']: set it to false")
+        return self
+
+
+class EmailRoute(BaseRoute):
+    """Sends mail by SMTP (RFC 5321)."""
+
+    kind: Literal["email"]
+    host: str = Field(min_length=1, description="The SMTP server.")
+    port: int = Field(587, ge=1, le=65535, description="Its port.")
+    security: Literal["starttls", "tls", "none"] = Field(
+        "starttls", description="STARTTLS, which is required then (RFC 3207), TLS from the start (RFC 8314), or none."
+    )
+    ca_location: str | None = Field(None, description="PEM file of the authorities to trust; empty: the system's.")
+    username: str | None = Field(None, description="User for AUTH (RFC 4954).")
+    password: SecretStr | None = Field(None, validate_default=True, description="Its password.")
+    sender: Annotated[str, Field(pattern=r"^[^\s@<>]+@[^\s@<>]+$")] = Field(description="Address of the sender.")
+    recipients: list[Annotated[str, Field(pattern=r"^[^\s@<>]+@[^\s@<>]+$")]] = Field(
+        min_length=1, description="Addresses; each mail goes to all of them."
+    )
+    subject: TextTemplate = Field(DEFAULT_SUMMARY, description="Jinja template of the subject.")
+    text: TextTemplate = Field(DEFAULT_TEXT, description="Jinja template of the text.")
+
+    @field_validator("password")
+    @classmethod
+    def _is_kept(cls, password: SecretStr | None, others: ValidationInfo) -> SecretStr | None:
+        if (others.data.get("username") is None) != (password is None):
+            raise ValueError("username and password are given together or not at all")
+        if password is not None and others.data.get("security") == "none":
+            raise ValueError("with security = 'none' anybody could read it; use starttls or tls")
+        return password
+
+
+Route = Annotated[
+    WebhookRoute | AlertmanagerRoute | SlackRoute | PagerDutyRoute | EmailRoute,
+    Field(discriminator="kind"),
+]
+
+
+def signing_key(secret: SecretStr) -> bytes:
+    """Return the key of HMAC; empty when the secret is no key (Standard Webhooks, "Signature scheme")."""
+    text = secret.get_secret_value()
+    if not text.startswith("whsec_"):
+        return text.encode()
+    try:
+        return base64.b64decode(text.removeprefix("whsec_"), validate=True)
+    except binascii.Error:
+        return b""
+
+
+def _address(url: SecretStr) -> SecretStr:
+    scheme, separator, rest = url.get_secret_value().partition("://")
+    if scheme not in ("http", "https") or not separator or not rest or any(letter.isspace() for letter in rest):
+        raise ValueError("it is not an address that begins with http:// or https://")
+    return url

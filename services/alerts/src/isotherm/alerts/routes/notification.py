@@ -1,0 +1,91 @@
+"""A notification: the alerts that one message of a route tells of, and the names under which it is recognised."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+ATTRIBUTES = ("home", "region", "model")
+"""The attributes of a device by which routes filter and group."""
+
+Alert = Mapping[str, Any]
+"""A decoded Alert record, with the attributes of its device under `attributes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """The newest states of one or more alerts of one group, oldest first."""
+
+    route: str
+    group: Mapping[str, str]
+    """The values that the alerts share, by the names in the route's `group_by`; empty for a single alert."""
+    alerts: tuple[Alert, ...]
+
+    @property
+    def status(self) -> str:
+        """`opened` while at least one alert of the notification is open, else `closed`."""
+        return "closed" if all(is_closed(alert) for alert in self.alerts) else "opened"
+
+    @property
+    def key(self) -> str:
+        """The same text for every repeat of the notification; of a single alert its id and state."""
+        states = [f"{alert['alert_id']}/{alert['state']}" for alert in self.alerts]
+        if len(states) == 1:
+            return states[0]
+        return hashlib.sha256("\n".join(sorted(states)).encode()).hexdigest()[:32]
+
+    @property
+    def severity(self) -> str:
+        """The highest severity of the alerts."""
+        return max((str(alert["severity"]) for alert in self.alerts), key=_rank)
+
+
+def is_closed(alert: Alert) -> bool:
+    """Return whether this state ends the alert."""
+    return bool(alert["state"] == "closed")
+
+
+def _rank(severity: str) -> int:
+    order = ("info", "warning", "critical")
+    return order.index(severity) if severity in order else 0
+
+
+def plain(value: object) -> object:
+    """Return a value of an alert for JSON: times in ISO 8601."""
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def alert_json(alert: Alert) -> bytes:
+    """Return an Alert record as JSON, without the attributes of its device."""
+    return json.dumps({name: alert[name] for name in alert if name != "attributes"}, default=plain).encode()
+
+
+def view(notification: Notification, max_alerts: int) -> dict[str, Any]:
+    """Return what a template may use: at most `max_alerts` alerts, the closed ones last, and how many are left out.
+
+    Times are texts in ISO 8601.
+    """
+    in_order: Sequence[Alert] = sorted(notification.alerts, key=is_closed)
+    shown = [_texts(alert) for alert in in_order[:max_alerts]]
+    closed = sum(1 for alert in notification.alerts if is_closed(alert))
+    return {
+        "route": notification.route,
+        "key": notification.key,
+        "status": notification.status,
+        "severity": notification.severity,
+        "group": dict(notification.group),
+        "count": len(notification.alerts),
+        "opened": len(notification.alerts) - closed,
+        "closed": closed,
+        "omitted": len(notification.alerts) - len(shown),
+        "alerts": shown,
+        "alert": shown[0],
+    }
+
+
+def _texts(alert: Alert) -> dict[str, Any]:
+    return {name: plain(value) if isinstance(value, datetime) else value for name, value in alert.items()}

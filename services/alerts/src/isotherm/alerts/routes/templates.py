@@ -1,0 +1,79 @@
+"""Templates of notifications: Jinja, in its sandbox, checked against an example when the service starts."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from jinja2 import StrictUndefined, Template, TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from isotherm.alerts.routes.notification import Alert, Notification, view
+
+_ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
+# No template needs it, and it makes texts of any length.
+_ENVIRONMENT.globals.pop("lipsum")
+
+MAX_TEXT = 262_144
+"""Most characters that a template may make."""
+
+
+class TemplateFailedError(Exception):
+    """The template cannot be rendered; the text says why."""
+
+
+@cache
+def _compiled(source: str) -> Template:
+    return _ENVIRONMENT.from_string(source)
+
+
+def render(source: str, values: dict[str, Any]) -> str:
+    """Return the text of a template. Raises TemplateFailedError."""
+    try:
+        text = _compiled(source).render(values)
+    except TemplateError as error:
+        line = getattr(error, "lineno", None)
+        raise TemplateFailedError(f"{error.message}{f' (line {line})' if line else ''}") from error
+    except Exception as error:  # What an expression of the template raises: a division by zero, a wrong type.
+        raise TemplateFailedError(f"{type(error).__name__}: {error}") from error
+    if len(text) > MAX_TEXT:
+        raise TemplateFailedError(f"it makes {len(text)} characters, more than {MAX_TEXT}")
+    return text
+
+
+def verify(source: str, *, is_json: bool = False) -> str:
+    """Return the template, rendered once for each shape of a notification. Raises ValueError with what is wrong."""
+    for alerts in ((_example("opened"),), (_example("closed"),), (_example("opened"), _example("closed"))):
+        try:
+            text = render(source, view(Notification("example", {}, alerts), max_alerts=1))
+        except TemplateFailedError as error:
+            names = ", ".join(sorted(view(Notification("example", {}, alerts), max_alerts=1)))
+            raise ValueError(f"the template cannot be rendered: {error}; it may use {names}") from None
+        if is_json:
+            try:
+                json.loads(text)
+            except ValueError as error:
+                raise ValueError(f"the template makes no JSON: {error}; quote values with `| tojson`") from None
+    return source
+
+
+def _example(state: str) -> Alert:
+    """Return an alert whose texts hold what a careless template breaks at."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    return {
+        "alert_id": 'dev "1"/above/temperature/1767225600000',
+        "device_id": 'dev "1"',
+        "rule": "above",
+        "severity": "warning",
+        "state": state,
+        "opened_at": at,
+        "updated_at": at,
+        "closed_at": at if state == "closed" else None,
+        "metric": None,
+        "value": None,
+        "threshold": None,
+        "message": 'a "quoted"\nmessage',
+        "attributes": {"home": None, "region": None, "model": None},
+    }

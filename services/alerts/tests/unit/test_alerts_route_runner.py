@@ -1,0 +1,347 @@
+"""A route between a fake consumer and a real server: what is repeated, given up, committed, and what blocks nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from prometheus_client import Counter
+from route_targets import HttpServer, RawServer, alert, drip, hang
+
+from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.notifications.http_target import HttpTarget
+from isotherm.alerts.notifications.route_runner import RouteClients, RouteRunner
+from isotherm.alerts.notifications.targets import NotDeliveredError, RefusedError
+from isotherm.alerts.routes.kinds import WebhookRoute
+from isotherm.alerts.routes.matching import RouteFilter
+from isotherm.alerts.routes.notification import Notification
+from isotherm.alerts.routes.silences import Silence, SilenceTable
+from isotherm.connector.errors.dead_letters import DeadLetterRecord
+from isotherm.servicekit.health import Health
+
+LIMIT_S = 20.0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    limit = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < limit
+        threading.Event().wait(0.01)
+
+
+class Consumer:
+    """One partition, or more, of alerts; offsets as Kafka would hold them."""
+
+    def __init__(self, alerts: list[dict[str, Any]], committed: dict[int, int] | None = None) -> None:
+        self.alerts, self.committed_offsets = alerts, dict(committed or {0: 0})
+        self.given = [TopicPartition("alerts", 0)]
+        self.partitions: dict[int, tuple[int, int]] = {0: (0, len(alerts))}
+        self.error: KafkaError | None = None
+        self.commit_error: KafkaError | None = None
+        self.position: int | None = None
+        self.paused = False
+        self.age_ms = 0
+        self._assign: Callable[..., None] | None = None
+
+    def subscribe(self, topics: list[str], on_assign: Callable[..., None], **_others: Any) -> None:
+        self._assign = on_assign
+
+    def poll(self, timeout_s: float) -> Any:
+        if self._assign is not None:
+            assign, self._assign = self._assign, None
+            assign(self, self.given)
+        if self.error is not None:
+            error, self.error = self.error, None
+            return _message(b"", 0, error=error)
+        if self.paused or self.position is None or self.position >= len(self.alerts):
+            threading.Event().wait(min(timeout_s, 0.01))
+            return None
+        self.position += 1
+        at_ms = time.time_ns() // 1_000_000 - self.age_ms
+        return _message(str(self.position - 1).encode(), self.position - 1, at_ms=at_ms)
+
+    def consume(self, most: int, timeout_s: float) -> list[Any]:
+        found = (self.poll(0) for _ in range(most))
+        return [one for one in iter(lambda: next(found, None), None) if one is not None]
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.position = next((one.offset for one in partitions if one.partition == 0), None)
+
+    def assignment(self) -> list[TopicPartition]:
+        return []
+
+    def pause(self, _partitions: object) -> None:
+        self.paused = True
+
+    def resume(self, _partitions: object) -> None:
+        self.paused = False
+
+    def list_topics(self, topic: str, **_others: Any) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=self.partitions)})
+
+    def committed(self, asked: list[TopicPartition], **_others: Any) -> list[TopicPartition]:
+        return [
+            TopicPartition("alerts", one.partition, self.committed_offsets.get(one.partition, -1001)) for one in asked
+        ]
+
+    def get_watermark_offsets(self, one: TopicPartition, **_others: Any) -> tuple[int, int]:
+        return self.partitions[one.partition]
+
+    def commit(self, offsets: list[TopicPartition], **_others: Any) -> None:
+        if self.commit_error is not None:
+            raise KafkaException(self.commit_error)
+        self.committed_offsets.update({one.partition: one.offset for one in offsets})
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _message(value: bytes, offset: int, at_ms: int = 0, error: KafkaError | None = None) -> Any:
+    fields: dict[str, Any] = {
+        "error": error, "value": value, "topic": "alerts", "partition": 0, "offset": offset, "key": b"", "headers": [],
+        "timestamp": (1, at_ms),
+    }  # fmt: skip
+    return SimpleNamespace(**{name: (lambda found=found: found) for name, found in fields.items()})
+
+
+class World:
+    """A route that reads from fake consumers, one after the other."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, consumers: list[Consumer], url: str, **fields: Any) -> None:
+        self.opened, self.dead = 0, list[DeadLetterRecord]()
+        self.health, self.metrics = Health(), Metrics()
+        self.health.ready()
+        self.consumers = consumers
+        given = {"group_by": ["alert"], "retry_for_ms": 60_000, **fields}
+        self.route = WebhookRoute.model_validate({"kind": "webhook", "name": "ops", "url": url, **given})
+
+        def consumer() -> Any:
+            self.opened += 1
+            return consumers[min(self.opened, len(consumers)) - 1]
+
+        unused: Any = None
+        dead_letters: Any = SimpleNamespace(send=self.dead.extend)
+        self.silences = SilenceTable()
+        clients = RouteClients(consumer, consumer, lambda: dead_letters, lambda: HttpTarget(self.route))
+        self.runner = RouteRunner(
+            self.route, "g", "alerts", unused, clients, lambda _device: {}, self.silences, self.metrics, self.health
+        )
+        monkeypatch.setattr(
+            self.runner, "_decode", lambda value: SimpleNamespace(record=consumers[0].alerts[int(value)])
+        )
+
+    def counted(self, counter: Counter, outcome: str) -> float:
+        value: float = counter.labels("ops", outcome)._value.get()
+        return value
+
+
+@pytest.fixture
+def server() -> Iterator[HttpServer]:
+    made = HttpServer()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
+    made: list[World] = []
+
+    def make(consumers: list[Consumer], url: str, **fields: Any) -> World:
+        made.append(World(monkeypatch, consumers, url, **fields))
+        made[-1].runner.start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.runner.close()
+
+
+def test_what_fails_is_repeated_with_the_same_key_until_it_is_taken(
+    server: HttpServer, world: Callable[..., World]
+) -> None:
+    for status in (503, 429):
+        server.answers.put(status)
+    consumer = Consumer([alert()])
+    made = world([consumer], server.url)
+    keys = [server.received.get(timeout=LIMIT_S).headers["Idempotency-Key"] for _ in range(3)]
+    assert keys == ["dev-1/above/temperature/1/opened"] * 3
+    until(lambda: consumer.committed_offsets == {0: 1})
+    assert made.counted(made.metrics.notifications, "repeated") == 2
+    assert made.counted(made.metrics.notifications, "delivered") == 1
+    assert made.dead == []
+
+
+def test_what_is_refused_is_buried_and_the_next_alert_is_told(server: HttpServer, world: Callable[..., World]) -> None:
+    server.answers.put(400)
+    consumer = Consumer([alert("bad"), alert("good")])
+    made = world([consumer], server.url)
+    until(lambda: consumer.committed_offsets == {0: 2})
+    (dead,) = made.dead
+    assert dead.value == b"0"
+    assert ("__connect.errors.exception.message", b"answered 400") in dead.headers
+    assert made.counted(made.metrics.route_alerts, "dead-lettered") == 1
+    assert made.counted(made.metrics.route_alerts, "delivered") == 1
+
+
+def test_what_is_repeated_for_too_long_is_buried(server: HttpServer, world: Callable[..., World]) -> None:
+    for _ in range(100):
+        server.answers.put(503)
+    made = world([Consumer([alert()])], server.url, retry_for_ms=0)
+    until(lambda: len(made.dead) == 1)
+    assert made.counted(made.metrics.notifications, "repeated") == 0
+
+
+def test_one_notification_that_is_not_taken_holds_up_no_other(server: HttpServer, world: Callable[..., World]) -> None:
+    consumer = Consumer([alert("first"), alert("second")])
+    server.answers.put(503)
+    world([consumer], server.url)
+    until(lambda: consumer.committed_offsets == {0: 2})
+    told = [server.received.get(timeout=LIMIT_S).headers["Idempotency-Key"] for _ in range(3)]
+    assert told[:2] == [f"{name}/above/temperature/1/opened" for name in ("first", "second")]
+    assert told[2] == told[0]
+
+
+def test_a_template_that_fails_at_an_alert_costs_only_that_alert(
+    server: HttpServer, world: Callable[..., World]
+) -> None:
+    template = "{% if alert.device_id == 'odd' %}{{ 1 // 0 }}{% endif %}{{ alert.device_id }}"
+    consumer = Consumer([alert("odd"), alert("even")])
+    made = world([consumer], server.url, template=template, content_type="text/plain")
+    assert server.received.get(timeout=LIMIT_S).body == b"even"
+    until(lambda: consumer.committed_offsets == {0: 2})
+    assert [one.value for one in made.dead] == [b"0"]
+
+
+def test_filtered_resolved_and_old_alerts_are_settled_without_a_post(
+    server: HttpServer, world: Callable[..., World]
+) -> None:
+    consumer = Consumer([alert(severity="info"), alert(state="closed"), alert("told")])
+    made = world([consumer], server.url, filter={"severities": ["warning"]}, send_resolved=False)
+    until(lambda: consumer.committed_offsets == {0: 3})
+    assert server.received.get(timeout=LIMIT_S).headers["Idempotency-Key"] == "told/above/temperature/1/opened"
+    assert server.received.empty()
+    assert made.counted(made.metrics.route_alerts, "filtered") == 2
+    old = Consumer([alert()])
+    old.age_ms = 86_400_001
+    late = world([old], server.url)
+    until(lambda: old.committed_offsets == {0: 1})
+    assert late.counted(late.metrics.route_alerts, "expired") == 1
+    assert server.received.empty()
+
+
+def test_a_new_route_begins_at_the_end_and_an_added_partition_at_its_beginning(
+    server: HttpServer, world: Callable[..., World]
+) -> None:
+    new = Consumer([alert(str(number)) for number in range(5)], committed={7: 0})
+    new.partitions = {0: (1, 5), 1: (3, 9)}
+    made = world([new], server.url)
+    until(lambda: new.committed_offsets == {0: 5, 1: 9, 7: 0})
+    grown = Consumer([alert()], committed={0: 1})
+    grown.partitions = {0: (0, 1), 1: (3, 9)}
+    world([grown], server.url)
+    until(lambda: grown.committed_offsets == {0: 1, 1: 3})
+    assert made.counted(made.metrics.notifications, "delivered") == 0
+    assert server.received.empty()
+
+
+def test_a_member_without_partition_0_stands_by(server: HttpServer, world: Callable[..., World]) -> None:
+    other = Consumer([alert()], committed={})
+    other.given = [TopicPartition("alerts", 3)]
+    made = world([other], server.url)
+    until(lambda: made.health.problems() == {} and other._assign is None)
+    assert (other.position, other.committed_offsets) == (None, {0: 0})
+
+
+@pytest.mark.parametrize("code", [KafkaError.REQUEST_TIMED_OUT, KafkaError._WAIT_COORD, KafkaError.ILLEGAL_GENERATION])
+def test_a_failed_commit_ends_nothing(server: HttpServer, world: Callable[..., World], code: int) -> None:
+    consumer = Consumer([alert(str(number)) for number in range(3)])
+    consumer.commit_error = KafkaError(code)
+    made = world([consumer], server.url)
+    until(lambda: made.counted(made.metrics.notifications, "delivered") == 3)
+    assert (made.opened, made.health.problems()) == (1, {})
+
+
+def test_a_route_that_kafka_refuses_says_so_and_begins_anew(server: HttpServer, world: Callable[..., World]) -> None:
+    first, second = Consumer([]), Consumer([])
+    first.error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    go_on = threading.Event()
+    told: list[dict[str, str]] = []
+    made: list[World] = []
+
+    def consumer() -> Any:
+        told.append(made[0].health.problems())
+        assert go_on.wait(LIMIT_S)
+        return second
+
+    made.append(world([first], server.url))
+    made[0].runner._clients = made[0].runner._clients._replace(consumer=consumer)
+    until(lambda: bool(told) or "route ops" in made[0].health.problems())
+    go_on.set()
+    until(lambda: made[0].health.problems() == {})
+    assert second._assign is None
+
+
+def test_an_answer_is_its_status_whatever_its_body_is(world: Callable[..., World]) -> None:
+    for headers, body in (({"Content-Encoding": "gzip"}, b"ok"), ({}, b"x" * 1_000_000)):
+        server = HttpServer(headers, body)
+        consumer = Consumer([alert(str(number)) for number in range(3)])
+        made = world([consumer], server.url)
+        until(lambda consumer=consumer: consumer.committed_offsets == {0: 3})  # type: ignore[misc]  # bound per turn
+        assert made.counted(made.metrics.notifications, "repeated") == 0
+        server.close()
+
+
+@pytest.mark.parametrize(
+    "behave",
+    [hang, drip(b"HTTP/1.1 200 OK\r\nX: "), drip(b"no HTTP at all\r\n"), lambda connection: connection.close()],
+)
+def test_a_server_that_hangs_drips_or_lies_ends_no_attempt_late(behave: Callable[..., None]) -> None:
+    server = RawServer(behave)
+    url = f"http://127.0.0.1:{server.port}/"
+    route = WebhookRoute.model_validate({"kind": "webhook", "name": "r", "url": url, "timeout_ms": 300})
+    target = HttpTarget(route)
+    for _ in range(2):
+        with pytest.raises(NotDeliveredError, match="no answer"):
+            target.send(Notification("r", {}, (alert(),)))
+    target.close()
+    server.close()
+
+
+def test_a_secret_in_a_header_that_cannot_be_sent_is_not_shown() -> None:
+    route = WebhookRoute.model_validate(
+        {"kind": "webhook", "name": "r", "url": "http://127.0.0.1:9/", "authorization_token": "hidden\nhidden"}
+    )
+    target = HttpTarget(route)
+    with pytest.raises((NotDeliveredError, RefusedError)) as caught:
+        target.send(Notification("r", {}, (alert(),)))
+    assert "hidden" not in f"{caught.value}{caught.value.__cause__}"
+    target.close()
+
+
+def test_a_pause_that_the_server_asks_for_is_kept_within_a_bound() -> None:
+    for asked, kept in (("7", 7.0), ("999999", 300.0), ("soon", 0.0)):
+        server = HttpServer({"Retry-After": asked})
+        server.answers.put(429)
+        target = HttpTarget(WebhookRoute.model_validate({"kind": "webhook", "name": "r", "url": server.url}))
+        with pytest.raises(NotDeliveredError) as caught:
+            target.send(Notification("r", {}, (alert(),)))
+        assert caught.value.retry_after_s == kept
+        target.close()
+        server.close()
+
+
+def test_a_silence_mutes_and_is_counted(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = Consumer([alert("muted"), alert("told", rule="silent")])
+    made = World(monkeypatch, [consumer], server.url)
+    made.silences.put("s", Silence(RouteFilter(rules=["above"]), None, 0, None))
+    made.runner.start()
+    until(lambda: consumer.committed_offsets == {0: 2})
+    made.runner.close()
+    assert server.received.get(timeout=LIMIT_S).headers["Idempotency-Key"] == "told/above/temperature/1/opened"
+    assert server.received.empty()
+    assert made.counted(made.metrics.route_alerts, "silenced") == 1

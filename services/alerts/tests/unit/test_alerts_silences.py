@@ -1,0 +1,177 @@
+"""Which alerts a silence mutes, and that those still open at its end are told then."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+from route_targets import alert
+
+from isotherm.alerts.input.dead_letters import source_record
+from isotherm.alerts.notifications.grouping import PendingAlert
+from isotherm.alerts.notifications.silence_ends import SilenceEnds
+from isotherm.alerts.routes.silences import Silence, SilenceTable, silence_of
+
+
+def record(**fields: Any) -> dict[str, Any]:
+    """A decoded Silence record: from 1 s to 2 s, of the rule above in the north."""
+    at = [datetime.fromtimestamp(second, UTC) for second in range(4)]
+    return {
+        "silence_id": "s",
+        "kind": "silence",
+        "alert_id": None,
+        "devices": [],
+        "rules": ["above"],
+        "groups": {"region": ["north"]},
+        "starts_at": at[1],
+        "ends_at": at[2],
+        "ended_at": None,
+        **fields,
+    }
+
+
+def table_of(*silences: Silence) -> SilenceTable:
+    table = SilenceTable()
+    for number, silence in enumerate(silences):
+        table.put(str(number), silence)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("fields", "about", "at_ms", "muted"),
+    [
+        ({}, {}, 999, False),
+        ({}, {}, 1_000, True),
+        ({}, {}, 1_999, True),
+        ({}, {}, 2_000, False),
+        ({"ended_at": datetime.fromtimestamp(1.5, UTC)}, {}, 1_499, True),
+        ({"ended_at": datetime.fromtimestamp(1.5, UTC)}, {}, 1_500, False),
+        ({}, {"state": "closed"}, 1_000, True),
+        ({"rules": ["silent"]}, {}, 1_000, False),
+        ({"devices": ["dev-?"]}, {}, 1_000, True),
+        ({"groups": {"region": ["south"]}}, {}, 1_000, False),
+        ({"alert_id": "dev-1/above/temperature/1", "ends_at": None}, {}, 5_000, True),
+        ({"alert_id": "dev-1/above/temperature/1", "ends_at": None}, {"state": "closed"}, 5_000, False),
+        ({"alert_id": "dev-2/above/temperature/1", "ends_at": None}, {}, 5_000, False),
+    ],
+)
+def test_a_silence_mutes_its_alerts_in_its_time(
+    fields: dict[str, Any], about: dict[str, Any], at_ms: int, muted: bool
+) -> None:
+    assert table_of(silence_of(record(**fields))).mutes(alert(**about), at_ms) is muted
+
+
+def test_an_unknown_attribute_is_refused_and_a_forgotten_silence_mutes_nothing() -> None:
+    with pytest.raises(ValueError, match="room"):
+        silence_of(record(groups={"room": ["kitchen"]}))
+    table = table_of(silence_of(record()))
+    table.put("0", None)
+    assert not table.mutes(alert(), 1_000)
+    assert table.ended(0, 9_000) == []
+
+
+class History:
+    """A topic of one partition: alerts with the time at which Kafka stored them."""
+
+    def __init__(self, *stored: tuple[dict[str, Any], int]) -> None:
+        self.stored, self._next, self.is_closed = stored, 0, False
+
+    def list_topics(self, topic: str, **_others: Any) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={0: None})})
+
+    def offsets_for_times(self, asked: list[TopicPartition], **_others: Any) -> list[TopicPartition]:
+        found = [number for number, (_, at_ms) in enumerate(self.stored) if at_ms >= asked[0].offset]
+        return [TopicPartition("alerts", 0, found[0] if found else -1)]
+
+    def get_watermark_offsets(self, _one: TopicPartition, **_others: Any) -> tuple[int, int]:
+        return 0, len(self.stored) + 1  # The last offset is the marker of a transaction.
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self._next = partitions[0].offset if partitions else -1
+
+    def poll(self, _timeout_s: float) -> Any:
+        number, self._next = self._next, self._next + 1
+        is_end = number >= len(self.stored)
+        fields: dict[str, Any] = {
+            "error": KafkaError(KafkaError._PARTITION_EOF) if is_end else None,
+            "topic": "alerts",
+            "partition": 0,
+            "offset": number,
+            "key": b"",
+            "value": b"" if is_end else str(number).encode(),
+            "headers": [],
+            "timestamp": (1, 0 if is_end else self.stored[number][1]),
+        }
+        return SimpleNamespace(**{name: (lambda found=found: found) for name, found in fields.items()})
+
+    def consume(self, _most: int, _timeout_s: float) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def pending_of(self, message: Any) -> PendingAlert:
+        return PendingAlert(self.stored[message.offset()][0], source_record(message))
+
+
+def ends_of(table: SilenceTable, history: History, checked_ms: int = 0) -> SilenceEnds:
+    consumer: Any = history
+    return SilenceEnds(table, "alerts", lambda: consumer, history.pending_of, checked_ms)
+
+
+def told(ends: SilenceEnds, now_ms: int) -> list[PendingAlert]:
+    found = ends.step(now_ms)
+    while ends.is_busy:
+        found += ends.step(now_ms)
+    return found
+
+
+def test_what_a_silence_muted_and_is_still_open_is_told_when_it_ends() -> None:
+    history = History(
+        (alert("before"), 500),
+        (alert("open"), 1_000),
+        (alert("closed"), 1_100),
+        (alert("elsewhere", attributes={"region": "south"}), 1_200),
+        (alert("closed", "closed"), 1_300),
+        (alert("closed later"), 1_400),
+        (alert("after"), 2_000),
+        (alert("closed later", "closed"), 2_100),
+    )
+    ends = ends_of(table_of(silence_of(record())), history)
+    assert told(ends, 1_999) == []
+    assert ends.checked_ms == 1_999
+    found = told(ends, 2_500)
+    assert [one.alert["device_id"] for one in found] == ["open"]
+    assert history.is_closed
+    # Until it is told, another process has to look for it again.
+    assert ends.checked_ms == 1_999
+    assert told(ends, 2_600) == []
+    ends.settle(0, 1)
+    assert ends.checked_ms == 2_500
+    assert told(ends, 9_000) == []
+    assert ends.checked_ms == 9_000
+
+
+def test_what_another_silence_still_mutes_is_not_told_yet() -> None:
+    short, long = silence_of(record()), silence_of(record(ends_at=datetime.fromtimestamp(3, UTC)))
+    history = History((alert("open"), 1_500))
+    ends = ends_of(table_of(short, long), history)
+    assert told(ends, 2_500) == []
+    assert ends.checked_ms == 2_500
+    assert [one.alert["device_id"] for one in told(ends, 3_000)] == ["open"]
+
+
+def test_an_end_while_no_process_ran_is_found_by_the_next() -> None:
+    history = History((alert("open"), 1_500))
+    table = table_of(silence_of(record()))
+    assert [one.alert["device_id"] for one in told(ends_of(table, history, checked_ms=1_900), 50_000)] == ["open"]
+    assert told(ends_of(table, history, checked_ms=2_000), 50_000) == []
+
+
+def test_a_silence_over_an_empty_topic_ends_quietly() -> None:
+    ends = ends_of(table_of(silence_of(record())), History())
+    assert told(ends, 5_000) == []
+    assert ends.checked_ms == 5_000
