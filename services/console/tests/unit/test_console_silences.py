@@ -60,8 +60,7 @@ def test_a_silence_is_one_record_and_the_same_call_again_is_none() -> None:
 
 def test_a_maintenance_window_begins_later() -> None:
     with world_of() as world:
-        body = {"kind": "maintenance", "starts_at": NOW + HOUR_MS}
-        assert put(world, **body).json()["state"] == "pending"
+        assert put(world, kind="maintenance", starts_at=NOW + HOUR_MS).json()["state"] == "pending"
         assert [one["silence_id"] for one in world.http.get("/isotherm/silences").json()] == ["s1"]
 
 

@@ -123,7 +123,7 @@ def _mutes(harness: Harness, found: Message) -> object:
 
 
 def _silence(name: str, silence_id: str, **value: Any) -> Need:
-    given = {
+    given: dict[str, Any] = {
         "alert_id": None,
         "devices": [],
         "rules": [],

@@ -48,7 +48,7 @@ def _is_silence(harness: Harness, found: Message) -> object:
 
 
 def _silence(name: str, silence_id: str, **value: Any) -> Need:
-    given = {
+    given: dict[str, Any] = {
         "silence_id": silence_id,
         "alert_id": None,
         "devices": [],

@@ -118,7 +118,7 @@ class RouteRunner:
             reader = AlertReader(consumer, self._topic, self._route.name)
             generation = 0
             ends: SilenceEnds | None = None
-            at_end.callback(lambda: ends and ends.close())
+            at_end.callback(lambda: _close(ends))
             while not self._ended.is_set():
                 is_busy = ends is not None and ends.is_busy
                 messages = reader.read(0.0 if is_busy else self._pause_s(time.monotonic()))
@@ -126,8 +126,7 @@ class RouteRunner:
                     # Another process may tell what this one holds; if not, it is read again.
                     generation = reader.generation
                     self._groups, self._deliveries = AlertGroups(self._route), []
-                    if ends is not None:
-                        ends.close()
+                    _close(ends)
                     ends = self._silence_ends(reader)
                     self._health.ready(self.part)
                 for message in messages:
@@ -245,3 +244,8 @@ class RouteRunner:
         _log.warning(
             "alerts become dead-letter records", route=self._route.name, alerts=len(pending), reason=str(error)
         )
+
+
+def _close(ends: SilenceEnds | None) -> None:
+    if ends is not None:
+        ends.close()
