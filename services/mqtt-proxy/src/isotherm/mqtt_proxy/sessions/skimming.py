@@ -31,45 +31,56 @@ class SessionSkim:
 
     def __init__(self, schema_id: int) -> None:
         self._header = b"\0" + schema_id.to_bytes(4, "big")
-        self._first = re.compile(rb"(%b)%b" % (_VARINT, _VARINT))
+        self._first = re.compile(rb"%b%b" % (_VARINT, _VARINT))
         self._patterns: dict[int, re.Pattern[bytes]] = {}
+        self._likely = self._pattern(0)
         self._small: dict[bytes, int] = {}
 
     def __call__(self, client_id: str, value: bytes) -> Skimmed | None:
         """Return what `value` says of the session of `client_id`; None when it has to be decoded."""
         client = client_id.encode("utf-8")
         size = len(client)
-        start = _HEADER_BYTES + (1 if size < 64 else 2)
-        length = bytes((2 * size,)) if size < 64 else bytes((0x80 | 2 * size & 0x7F, size >> 6 & 0x7F))
-        if size >= 8_192 or not value.startswith(self._header + length + client):
+        if size < 64:
+            length, start = bytes((2 * size,)), _HEADER_BYTES + 1 + size
+        elif size < 8_192:
+            length, start = bytes((0x80 | 2 * size & 0x7F, size >> 6)), _HEADER_BYTES + 2 + size
+        else:
             return None
-        first = self._first.match(value, start + size)
+        if not value.startswith(b"%b%b%b" % (self._header, length, client)):
+            return None
+        found = self._likely.match(value, start) or self._match_other(value, start)
+        if found is None or not self._ends_without_will(value, found.end()):
+            return None
+        owner, expiry, updated_at, expires_at = found.groups()
+        if len(updated_at) > _SURE_TIME_BYTES and not 0 <= _integer(updated_at) <= _MAX_TIME_MS:
+            return None
+        expires_at_ms = None
+        if expires_at is not None:
+            expires_at_ms = _integer(expires_at)
+            if len(expires_at) > _SURE_TIME_BYTES and not 0 <= expires_at_ms <= _MAX_TIME_MS:
+                return None
+        return Skimmed(self._integer(owner), self._integer(expiry), expires_at_ms)
+
+    def _match_other(self, value: bytes, start: int) -> re.Match[bytes] | None:
+        """Match a record with another count of identifiers than the last one, which is the likely one from now on."""
+        first = self._first.match(value, start)
         if first is None or first.end() == len(value):
             return None
         count = value[first.end()]
         if count & 0x81:
+            # More than 63 identifiers, or a block that begins with its length in bytes.
             return None
-        rest = self._pattern(count).match(value, first.end())
-        if rest is None:
-            return None
-        expiry, updated_at, expires_at = rest.groups()
-        if not self._ends_without_will(value, rest.end()) or not _is_time(updated_at):
-            return None
-        expires_at_ms = None
-        if expires_at is not None:
-            if not _is_time(expires_at):
-                return None
-            expires_at_ms = _integer(expires_at)
-        return Skimmed(self._integer(first[1]), self._integer(expiry), expires_at_ms)
+        self._likely = self._pattern(count)
+        return self._likely.match(value, start)
 
     def _pattern(self, count: int) -> re.Pattern[bytes]:
-        """Return the pattern from `committed` to `expires_at` for an array that begins with the byte `count`."""
+        """Return the pattern from `owner` to `expires_at` for a record whose array begins with the byte `count`."""
         pattern = self._patterns.get(count)
         if pattern is None:
             # An array is blocks of a count and its items, here one, and ends with the count 0 (Avro 1.12, "Arrays").
             committed = rb"\x%02x(?:%b){%d}\x00" % (count, _VARINT, count) if count else rb"\x00"
             times = rb"(%b)(%b)(?:\x00|\x02(%b))" % (_VARINT, _VARINT, _VARINT)
-            pattern = self._patterns[count] = re.compile(committed + times)
+            pattern = self._patterns[count] = re.compile(rb"(%b)%b%b%b" % (_VARINT, _VARINT, committed, times))
         return pattern
 
     def _integer(self, varint: bytes) -> int:
@@ -84,9 +95,9 @@ class SessionSkim:
     @staticmethod
     def _ends_without_will(value: bytes, at: int) -> bool:
         """Return whether at `at` a user name or none is followed by no will and by nothing else."""
+        if len(value) - at == 2:
+            return value.endswith(b"\0\0")
         tail = value[at:]
-        if tail == b"\0\0":
-            return True
         if len(tail) < 3 or tail[0] != 2 or tail[1] & 0x81 or len(tail) != 3 + (tail[1] >> 1) or tail[-1]:
             return False
         try:
@@ -103,7 +114,3 @@ def _integer(varint: bytes) -> int:
         bits |= (byte & 0x7F) << shift
         shift += 7
     return bits >> 1 ^ -(bits & 1)
-
-
-def _is_time(varint: bytes) -> bool:
-    return len(varint) <= _SURE_TIME_BYTES or 0 <= _integer(varint) <= _MAX_TIME_MS
