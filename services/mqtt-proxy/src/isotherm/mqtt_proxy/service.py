@@ -169,6 +169,7 @@ class Proxy:
             make_consumer=partial(build_session_consumer, settings, f"{self._client_id}-restore"),
             make_producer=partial(build_fencing_producer, settings),
             decoder=Decoder(self._registry, SESSION),
+            schema_id=lambda: self._registry.schema_id(f"{settings.session.topic}-value", SESSION),
             name=self._name,
             slot=slot or WorkerSlot(first_ordinal=settings.ordinal),
             check_gone=lambda owners: self._conflicts.check(owners, stop.is_set),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from isotherm.mqtt_proxy.sessions.skimming import Skimmed
 from isotherm.mqtt_proxy.sessions.store import StoredState, begin_to_expire
 
 _STEP_MS = 10_000
@@ -16,11 +17,18 @@ _STEP_MS = 10_000
 class DormantSessions:
     """Encoded states by client id.
 
-    `decode` decodes a state. `restored_ms` is the time of the start in epoch milliseconds.
+    `decode` decodes a state; `skim` reads of the state of a client what a start needs, or returns None.
+    `restored_ms` is the time of the start in epoch milliseconds.
     """
 
-    def __init__(self, decode: Callable[[bytes], StoredState], restored_ms: int) -> None:
+    def __init__(
+        self,
+        decode: Callable[[bytes], StoredState],
+        restored_ms: int,
+        skim: Callable[[str, bytes], Skimmed | None] = lambda _client_id, _value: None,
+    ) -> None:
         self._decode = decode
+        self._skim = skim
         self._restored_ms = restored_ms
         self._values: dict[str, bytes] = {}
         self._due: dict[int, list[str]] = {}
@@ -33,24 +41,31 @@ class DormantSessions:
     def __contains__(self, client_id: str) -> bool:
         return client_id in self._values
 
-    def take_over(self, values: dict[str, bytes], takes: Callable[[StoredState], bool]) -> set[int]:
-        """Move the states that `takes` accepts out of `values`, which is emptied; return the owners of all of them.
+    def take_over(self, values: dict[str, bytes], takes: Callable[[int], bool]) -> set[int]:
+        """Move the states whose owner `takes` accepts out of `values`, which is emptied; return all owners.
 
         Raises what `decode` raises.
         """
-        owners = set()
+        taken: dict[int, bool] = {}
         while values:
             client_id, value = values.popitem()
-            state = self._decode(value)
-            if state.owner is not None:
-                owners.add(state.owner)
-            if takes(state):
-                self._values[client_id] = value
+            skimmed = self._skim(client_id, value)
+            has_will = False
+            if skimmed is None:
+                state = self._decode(value)
+                owner, has_will = state.owner or 0, state.will is not None
                 due_ms = begin_to_expire(state, self._restored_ms)
+            else:
+                owner, expiry_s, expires_at_ms = skimmed
+                due_ms = self._restored_ms + expiry_s * 1000 if expires_at_ms is None else expires_at_ms
+            if owner not in taken:
+                taken[owner] = takes(owner)
+            if taken[owner]:
+                self._values[client_id] = value
                 self._due.setdefault(due_ms // _STEP_MS, []).append(client_id)
-                if state.will is not None:
+                if has_will:
                     self.with_will.append(client_id)
-        return owners
+        return set(taken)
 
     def pop(self, client_id: str) -> StoredState | None:
         """Remove and return the state of a client; None without one."""

@@ -12,6 +12,7 @@ from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
 from isotherm.mqtt_proxy.sessions.records import from_record, newest
 from isotherm.mqtt_proxy.sessions.recovery import end_offsets, fence, read_to_end
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
+from isotherm.mqtt_proxy.sessions.skimming import SessionSkim
 from isotherm.mqtt_proxy.sessions.store import StoredState
 from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
 from isotherm.servicekit.avro import Decoder, WireFormatError
@@ -26,7 +27,8 @@ class SessionRestoration:
     """Reads the sessions of `slot`, and its share of the sessions of processes that do not exist any more.
 
     `make_consumer` returns a consumer that reports partition ends; `make_producer` returns a producer with the given
-    transactional id. `check_gone` raises when one of the given processes is alive after all.
+    transactional id. `schema_id` returns the id of version 2 of MqttSession, and raises when the registry is away.
+    `check_gone` raises when one of the given processes is alive after all.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class SessionRestoration:
         make_consumer: Callable[[], Consumer],
         make_producer: Callable[[str], Producer],
         decoder: Decoder,
+        schema_id: Callable[[], int],
         name: ServerName,
         slot: WorkerSlot,
         check_gone: Callable[[Iterable[int]], None],
@@ -47,6 +50,7 @@ class SessionRestoration:
         self._make_consumer = make_consumer
         self._make_producer = make_producer
         self._decoder = decoder
+        self._schema_id = schema_id
         self._name = name
         self._slot = slot
         self._check_gone = check_gone
@@ -58,17 +62,18 @@ class SessionRestoration:
         """Return the sessions, after fencing the processes that do not exist any more. Blocks.
 
         `interrupted` names the clients whose sessions a predecessor of this process was transferring when it ended.
-        Raises KafkaException, UnreadableSessionError, or what `check_gone` raises.
+        Raises KafkaException, UnreadableSessionError, or what `schema_id` or `check_gone` raises.
         """
+        skim = SessionSkim(self._schema_id())
         fenced = set[int]()
         while True:
             values = self._read()
-            restored = DormantSessions(self._decode, int(time.time() * 1000))
+            restored = DormantSessions(self._decode, int(time.time() * 1000), skim)
             try:
                 states = {
                     client_id: self._decode(values[client_id]) for client_id in interrupted if client_id in values
                 }
-                owners = restored.take_over(values, self._owns)
+                owners = restored.take_over(values, self._slot.owns)
             except WireFormatError as error:
                 raise UnreadableSessionError(f"{self._topic}: a session cannot be read: {error}") from error
             gone = {owner for owner in owners if self._slot.is_gone(owner) and self._slot.owns(owner)} - fenced
