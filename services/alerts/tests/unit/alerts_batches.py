@@ -167,9 +167,9 @@ class Batches:
         for device_id in self.single.states:
             self._write(device_id)
         while self.table.changed:
-            for device_id, value, latest in self.table.checkpoint(2, LATEST_HEADER, NOW_MS):
-                self.changelog[device_id.decode()] = value
-                self.latest[device_id.decode()] = latest
+            for key, value, latest in self.table.checkpoint(2, LATEST_HEADER, NOW_MS):
+                self.changelog[key.decode()] = value
+                self.latest[key.decode()] = latest
 
     def kill(self) -> None:
         """Forget everything that is not in the changelog, and recover."""

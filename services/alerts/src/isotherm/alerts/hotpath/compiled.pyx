@@ -351,7 +351,8 @@ cdef class QuietDevices(QuietTable):
             if not self._parse(row, at, end):
                 self._remove_device(row)
                 return False
-        except OverflowError:
+        except (OverflowError, UnicodeDecodeError):
+            # The pure decoder has a place for any text, and refuses other bytes.
             self._remove_device(row)
             return False
         except BaseException:
