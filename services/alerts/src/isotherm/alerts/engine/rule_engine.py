@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from isotherm.alerts.engine import alert_records, reorder, trend
+from isotherm.alerts.engine import alert_records, quiet, reorder, trend
 from isotherm.alerts.engine.conditions import Change, Finding, advance, evaluate
 from isotherm.alerts.engine.device_state import (
+    DEFAULT_SEVERITY,
     MAX_METRICS,
     AlertRecord,
     BufferedReading,
@@ -67,6 +68,18 @@ class RuleEngine:
         state.revision += 1
         state.outbox.extend(alerts)
         return alerts
+
+    def quiet_bounds(self, metric: str, device: DeviceMetadata | None) -> quiet.QuietBounds | None:
+        """Return within which bounds a reading of a metric only changes numbers; None when a rule needs every reading.
+
+        With the state of a quiet device they are all that the compiled code knows of the rules.
+        """
+        return quiet.quiet_bounds(self.rules, self.default_bounds, metric, device)
+
+    def quiet_bounds_of(self, state: DeviceRuleState, device: DeviceMetadata | None) -> list[quiet.QuietBounds] | None:
+        """Return the bounds of each metric of a device of which nothing is open, pending or waiting, else None."""
+        bounds = {name: self.quiet_bounds(name, device) for name in state.metrics}
+        return [one for one in bounds.values() if one is not None] if quiet.is_quiet(state, bounds) else None
 
     def advance_time(
         self, state: DeviceRuleState, device_id: str, device: DeviceMetadata | None, now_ms: int
@@ -181,6 +194,8 @@ class RuleEngine:
             if change.state == "opened":
                 rule_state.severity = rule.severity
             alerts.append(alert_records.record(device_id, rule.key, rule_state.severity, rule.kind, change, unit))
+            if change.state == "closed":
+                rule_state.severity = DEFAULT_SEVERITY
         if rule_state.is_idle():
             state.rules.pop(rule.key, None)
         else:

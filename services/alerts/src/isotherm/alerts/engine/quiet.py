@@ -1,0 +1,125 @@
+"""What a device must keep to so that a reading changes nothing but numbers: the seam to the compiled code (ADR 129).
+
+All that the compiled code knows of rules are these bounds. A rule whose every reading needs the engine makes
+`quiet_bounds` return None; then the engine judges each reading of the metric.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from isotherm.alerts.engine.device_state import DeviceRuleState, MetricState, RuleState
+from isotherm.alerts.rules.device_table import DeviceMetadata
+from isotherm.alerts.rules.kinds import Bounds, FlatRule, RateRule, ThresholdRule
+from isotherm.alerts.rules.rule_book import RuleBook
+
+
+class FlatBounds(NamedTuple):
+    """A flat rule: the value may stay within `tolerance` of its anchor for less than `for_ms`."""
+
+    key: str
+    tolerance: float
+    for_ms: float
+
+
+class RateBounds(NamedTuple):
+    """A rate rule: the value may change by at most `threshold` within `window_ms`."""
+
+    key: str
+    threshold: float
+    window_ms: float
+
+
+class SilenceBounds(NamedTuple):
+    """When the device is silent: after `intervals` of its intervals, and not before `min_ms`.
+
+    `interval_ms` is the configured interval, 0 for the learned one.
+    """
+
+    intervals: float
+    min_ms: int
+    interval_ms: int
+
+
+class QuietBounds(NamedTuple):
+    """A reading within all of these bounds opens and closes nothing, when nothing is open."""
+
+    low: float
+    high: float
+    flat: FlatBounds | None
+    rate: RateBounds | None
+    silence: SilenceBounds | None
+
+
+def quiet_bounds(
+    rules: RuleBook, default_bounds: Mapping[str, Bounds], metric: str, device: DeviceMetadata | None
+) -> QuietBounds | None:
+    """Return the bounds of a metric of a device; None when a rule needs every reading."""
+    if device is None and rules.unknown_device is not None:
+        return None
+    bounds = device.bounds if device else default_bounds
+    low, high = -math.inf, math.inf
+    flat: FlatBounds | None = None
+    rate: RateBounds | None = None
+    for rule in rules.by_metric.get(metric, ()):
+        values = bounds[rule.key]
+        if isinstance(rule, ThresholdRule):
+            if rule.kind == "above":
+                high = min(high, values["threshold"])
+            else:
+                low = max(low, values["threshold"])
+        elif isinstance(rule, FlatRule) and flat is None:
+            flat = FlatBounds(rule.key, values["tolerance"], values["for_ms"])
+        elif isinstance(rule, RateRule) and rate is None:
+            rate = RateBounds(rule.key, values["threshold"], values["window_ms"])
+        else:
+            # The compiled code keeps the history of one rule of these kinds.
+            return None
+    silence = None
+    if rules.silent is not None:
+        values = bounds[rules.silent.key]
+        silence = SilenceBounds(values["intervals"], int(values["min_ms"]), int(values["interval_ms"]))
+    return QuietBounds(low, high, flat, rate, silence)
+
+
+def is_quiet(state: DeviceRuleState, bounds: Mapping[str, QuietBounds | None]) -> bool:
+    """Return whether nothing of a device is open, pending or waiting; `bounds` are those of its metrics."""
+    if state.outbox or not state.metrics:
+        return False
+    histories: set[str] = set()
+    for name, metric in state.metrics.items():
+        of_metric = bounds[name]
+        if of_metric is None or not _is_settled(metric):
+            return False
+        if of_metric.flat is not None and _is_anchored(state.rules.get(of_metric.flat.key)):
+            histories.add(of_metric.flat.key)
+        if of_metric.rate is not None and _is_steady(state.rules.get(of_metric.rate.key)):
+            histories.add(of_metric.rate.key)
+    return state.rules.keys() <= histories
+
+
+def _is_settled(metric: MetricState) -> bool:
+    return metric.event_time_ms >= 0 and not metric.buffered and not metric.samples
+
+
+def _is_anchored(state: RuleState | None) -> bool:
+    return (
+        state is not None
+        and state.opened_ms is None
+        and state.anchor is not None
+        and state.since_ms is not None
+        and not state.highest
+    )
+
+
+def _is_steady(state: RuleState | None) -> bool:
+    return (
+        state is not None
+        and state.opened_ms is None
+        and state.since_ms is None
+        and state.anchor is None
+        and bool(state.highest)
+        and bool(state.lowest)
+    )
