@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Iterable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaConsumer
 from faust.types import TP
 from mode.utils.locks import Event
 from mode.utils.queues import FlowControlEvent, ThrowableQueue
 
+from isotherm.alerts.stream import faust_app
 from isotherm.alerts.stream.faust_app import FaustApp, _Consumer, _ConsumerThread, _FlowControl
 
 PARTITION = TP("thermostat.data", 1)
@@ -48,6 +50,35 @@ async def test_only_records_that_were_applied_and_fetched_in_this_generation_may
     await FaustApp._read(app, SimpleNamespace(events=events))
     assert seen == [1, 3]
     assert app._processed == {PARTITION: 1}
+
+
+async def test_what_is_committed_is_committed_again_a_minute_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late commit of an earlier offset may have set the group back meanwhile."""
+    commits: list[dict[TP, int]] = []
+    now_s = 1_000.0
+
+    async def commit(offsets: dict[TP, int]) -> bool:
+        commits.append(offsets)
+        return True
+
+    async def settle() -> bool:
+        return True
+
+    monkeypatch.setattr(faust_app, "time", SimpleNamespace(monotonic=lambda: now_s))
+    app: Any = SimpleNamespace(
+        owner=SimpleNamespace(settle=settle),
+        consumer=SimpleNamespace(_commit=commit),
+        consumer_generation_id=7,
+        _processed={PARTITION: 41},
+        _committed={},
+        _committed_all_s=now_s,
+    )
+    assert await FaustApp.commit_processed(app)
+    now_s = 1_059.0
+    assert not await FaustApp.commit_processed(app)
+    now_s = 1_060.0
+    assert await FaustApp.commit_processed(app)
+    assert commits == [{PARTITION: 42}, {PARTITION: 42}]
 
 
 class Consumer(_Consumer):

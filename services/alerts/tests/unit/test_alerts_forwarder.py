@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.repartition import forwarder as forwarder_module
 from isotherm.alerts.repartition.forwarder import PART, Forwarder, ForwarderClients
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.servicekit.health import Health
@@ -123,3 +124,26 @@ def test_a_refused_commit_is_tried_again_until_it_is_taken(
     assert forwarder.failure is None
     assert consumer.commits == commits
     assert ["not committed" in one for one in consumer.problems] == [False] + [True] * (len(commits) - 1)
+
+
+def test_what_is_committed_is_committed_again_some_time_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late commit of an earlier offset may have set the group back meanwhile."""
+    monkeypatch.setattr(forwarder_module, "_COMMIT_AGAIN_S", 1.0)
+    health, again = Health(), threading.Event()
+
+    def answer(_offsets: dict[int, int]) -> dict[int, int | None]:
+        if len(consumer.commits) == 2:
+            again.set()
+        return dict.fromkeys(ENDS)
+
+    consumer = Consumer([answer, answer], health)
+    others = SimpleNamespace(close=lambda: None, flush=lambda _timeout_s: 0)
+    clients = ForwarderClients(cast(Any, consumer), cast(Any, others), cast(Any, others), cast(Any, others))
+    settings = AlertsSettings(name="t", input_topics=[TOPIC])
+    forwarder = Forwarder(settings, cast(Any, None), clients, Metrics(), health)
+    forwarder.start()
+    try:
+        assert again.wait(LIMIT_S)
+    finally:
+        forwarder.close()
+    assert consumer.commits[:2] == [ENDS, ENDS]

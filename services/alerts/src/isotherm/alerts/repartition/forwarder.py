@@ -33,6 +33,10 @@ PART = "repartition"
 _POLL_S = 0.2
 _BATCH = 1_000
 _COMMIT_INTERVAL_S = 0.5
+_COMMIT_AGAIN_S = 60.0
+"""A commit whose connection broke may reach the coordinator after a later one and set the group back. The time of the
+alerts would wait for the partition's next record.
+"""
 _REQUEST_S = 5.0
 _DRAIN_S = 5.0
 _JOIN_S = 10.0
@@ -81,6 +85,7 @@ class Forwarder:
         self._clock = ForwardedClock()
         self._refused: KafkaError | None = None
         self._committed: dict[TopicPartition, int] = {}
+        self._committed_all_s = time.monotonic()
         self._held_back: set[TopicPartition] = set()
         self._paused, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="repartition", daemon=True)
@@ -239,6 +244,10 @@ class Forwarder:
         positions = self._merge.positions()
         if not self._is_stored():
             return
+        now_s = time.monotonic()
+        if now_s - self._committed_all_s >= _COMMIT_AGAIN_S:
+            self._committed_all_s = now_s
+            self._committed.clear()
         new = {one: position for one, position in positions.items() if self._committed.get(one) != position}
         if not new:
             return

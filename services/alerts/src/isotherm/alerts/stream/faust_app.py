@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -37,6 +38,10 @@ _MAX_QUEUED = _BUFFERED_READINGS // 2
 """Below the four fifths of the queue at which Faust stops to read the partition, and then sleeps for a second."""
 _FULL_PAUSE_S = 0.02
 _POLL_S = 1.0
+_COMMIT_AGAIN_S = 60.0
+"""A commit whose connection broke may reach the coordinator after a later one and set the group back. Where no record
+follows, only another commit of the same offset mends that.
+"""
 
 
 class StreamOwner(Protocol):
@@ -203,6 +208,7 @@ class FaustApp(faust.App):
         """The last offset that was fetched of each partition. The consumer's thread writes it."""
         self._processed: dict[TP, int] = {}
         self._committed: dict[TP, int] = {}
+        self._committed_all_s = time.monotonic()
         session_s = settings.session_timeout_ms / 1000
         super().__init__(
             settings.name,
@@ -257,6 +263,10 @@ class FaustApp(faust.App):
         processed, generation = dict(self._processed), self.consumer_generation_id
         if not await self.owner.settle() or generation != self.consumer_generation_id:
             return False
+        now_s = time.monotonic()
+        if now_s - self._committed_all_s >= _COMMIT_AGAIN_S:
+            self._committed_all_s = now_s
+            self._committed.clear()
         offsets = {tp: offset + 1 for tp, offset in processed.items() if self._committed.get(tp) != offset + 1}
         # A commit that fails during a rebalance loses nothing: the readings are read again.
         if not offsets or not await self.consumer._commit(offsets):  # type: ignore[attr-defined]  # of the class, not of the interface
