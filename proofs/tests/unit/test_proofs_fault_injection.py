@@ -20,6 +20,7 @@ from isotherm.proofs.faults.effects import Means
 from isotherm.proofs.faults.injection import Injector
 from isotherm.proofs.faults.plan import Fault
 from isotherm.proofs.history.seeding.generator import generate
+from isotherm.stack.servers.server import ServerFailed
 
 WITHIN_S = 20.0
 
@@ -51,6 +52,9 @@ class ModelServer:
 
     def wait_ready(self) -> None: ...
 
+    def failure(self, what: str) -> ServerFailed:
+        return ServerFailed(f"{self.name} {what}")
+
 
 def injector(servers: list[ModelServer], dead: Callable[[], list[Any]] = list) -> Injector:
     whole = SimpleNamespace(wait_whole=lambda: None)
@@ -77,6 +81,14 @@ def test_only_faults_that_really_began_are_counted() -> None:
     assert sorted(one.target for one in run.left_out) == ["alerts", "kafka-3"]
     assert [one.target for one in run.injected] == ["kafka-3"]
     assert (broker.starts, run.restarted) == (1, {"kafka-3"})
+
+
+def test_devices_that_end_by_themselves_end_the_run() -> None:
+    devices = ModelServer("mqtt", runs=False)
+    run = injector([devices], lambda: [devices])
+    cast(Any, run._system).simulators = (devices,)
+    with pytest.raises(ServerFailed, match="mqtt ended by itself"):
+        run.run([], 600.0)
 
 
 def test_a_fault_that_nobody_noticed_is_not_counted() -> None:

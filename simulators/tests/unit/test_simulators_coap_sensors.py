@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 
 import pytest
+from aiocoap import GET, Message  # type: ignore[import-untyped]  # it has no types
+from aiocoap.pipe import Pipe  # type: ignore[import-untyped]  # it has no types
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +35,25 @@ def test_sensors_measure_in_turn_and_count_their_messages() -> None:
 def test_resources_have_sensors_of_their_own() -> None:
     names = [Sensors(resource, 2, seed=1).measure(1).sensor_id for resource in range(3)]
     assert names == ["Sensor1", "Sensor3", "Sensor5"]
+
+
+def test_an_observer_that_is_gone_while_it_is_told_does_not_end_the_server() -> None:
+    """Found by a fault run that lost packets: aiocoap's pipe ends within the call that sends the notification."""
+    told: list[int] = []
+    arguments = argparse.Namespace(max_age=60, content_format=50, padding=0, confirmable=False)
+    sensors = server.ObservedSensors("sensors", Sensors(0, 1, seed=1), arguments, lambda *_: told.append(1))
+    gone, there = (Pipe(Message(code=GET, observe=0), logging.getLogger("test")) for _ in range(2))
+
+    def leave(_event: object) -> bool:
+        leaving()
+        return True
+
+    leaving = gone.on_event(leave)
+    there.on_event(lambda _event: True)
+    sensors._observers |= {gone, there}
+    sensors.advance()
+    assert sensors._observers == {there}
+    assert told == [1]
 
 
 def test_the_same_seed_gives_the_same_values() -> None:

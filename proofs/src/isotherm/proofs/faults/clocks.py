@@ -12,7 +12,8 @@ from pathlib import Path
 _LIBRARIES = "*/faketime/libfaketimeMT.so.1"
 """Debian's package libfaketime, below /usr/lib; this one is for processes with threads."""
 _LOOKS_EVERY_S = 1
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = 20.0
+"""Generous: on a busy machine a service may take seconds to answer."""
 
 
 def library() -> Path | None:

@@ -87,7 +87,10 @@ class Injector:
 
     def _start_what_ended(self) -> None:
         for server in self._system.dead():
-            if server.name not in self._busy and server not in self._system.simulators:
+            if server in self._system.simulators:
+                # Nobody restarts devices; without them there is nothing to judge.
+                raise server.failure("ended by itself")
+            if server.name not in self._busy:
                 self.ended[server.name] += 1
                 self._note(f"{server.name} ended by itself: {server.log_tail(3)}")
                 self._start(server)

@@ -16,7 +16,8 @@ from isotherm.stack import processes
 from isotherm.stack.servers.server import Server
 
 _TABLE = "inet faults"
-_BASE = f"add table {_TABLE}; add chain {_TABLE} output {{ type filter hook output priority 0; }}"
+# Where packets come in: where they go out, the sender of a dropped datagram is told so (EPERM).
+_BASE = f"add table {_TABLE}; add chain {_TABLE} input {{ type filter hook input priority 0; }}"
 _LOOKS_EVERY_S = 0.05
 _ALL = 100
 _numbers = itertools.count(1)
@@ -53,7 +54,7 @@ class LostPackets:
         )
         _nft(
             f"add set {_TABLE} {self._name} {{ type inet_service; }}; add chain {_TABLE} {self._name}; {rules}; "
-            f"add rule {_TABLE} output jump {self._name}"
+            f"add rule {_TABLE} input jump {self._name}"
         ).check_returncode()
         self._add_new_ports()
         self._thread.start()
