@@ -186,8 +186,8 @@ def test_what_a_silence_muted_is_told_when_it_is_ended_and_by_a_process_that_was
     until("the other one is told", is_told(names["other"]))
     until("the muted ones are settled", lambda: worker.counted("route_alerts_total") >= 3 * 4)
     worker.kill()
-    topics.put("isotherm.silences", topics.name, silence | {"ended_by": "bob", "ended_at": time.time_ns() // 1_000_000})
     start()
+    topics.put("isotherm.silences", topics.name, silence | {"ended_by": "bob", "ended_at": time.time_ns() // 1_000_000})
     until("the open one is told", is_told(names["open"]))
     assert names["closed"] not in seen
     topics.put("isotherm.silences", f"{topics.name}-bad", None)

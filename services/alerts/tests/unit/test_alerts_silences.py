@@ -70,7 +70,7 @@ def test_an_unknown_attribute_is_refused_and_a_forgotten_silence_mutes_nothing()
     table = table_of(silence_of(record()))
     table.put("0", None)
     assert not table.mutes(alert(), 1_000)
-    assert table.ended(0, 9_000) == []
+    assert table.ended(0, 9_000) == {}
 
 
 class History:
@@ -117,9 +117,9 @@ class History:
         return PendingAlert(self.stored[message.offset()][0], source_record(message))
 
 
-def ends_of(table: SilenceTable, history: History, checked_ms: int = 0) -> SilenceEnds:
+def ends_of(table: SilenceTable, history: History, checked_ms: int = 0, read_delay_ms: int = 0) -> SilenceEnds:
     consumer: Any = history
-    return SilenceEnds(table, "alerts", lambda: consumer, history.pending_of, checked_ms)
+    return SilenceEnds(table, "alerts", lambda: consumer, history.pending_of, checked_ms, read_delay_ms)
 
 
 def told(ends: SilenceEnds, now_ms: int) -> list[PendingAlert]:
@@ -169,6 +169,20 @@ def test_an_end_while_no_process_ran_is_found_by_the_next() -> None:
     table = table_of(silence_of(record()))
     assert [one.alert["device_id"] for one in told(ends_of(table, history, checked_ms=1_900), 50_000)] == ["open"]
     assert told(ends_of(table, history, checked_ms=2_000), 50_000) == []
+
+
+def test_an_end_whose_record_is_read_after_it_is_found_and_only_once() -> None:
+    history = History((alert("open"), 1_500))
+    table = table_of(silence_of(record(ends_at=datetime.fromtimestamp(60, UTC))))
+    ends = ends_of(table, history, read_delay_ms=1_000)
+    assert told(ends, 2_300) == []
+    table.put("0", silence_of(record(ends_at=datetime.fromtimestamp(60, UTC), ended_at=datetime.fromtimestamp(2, UTC))))
+    assert [one.alert["device_id"] for one in told(ends, 2_400)] == ["open"]
+    ends.settle(0, 0)
+    assert ends.checked_ms == 1_400
+    for now_ms in (2_500, 3_500, 9_000):
+        assert told(ends, now_ms) == []
+    assert ends.checked_ms == 8_000
 
 
 def test_a_silence_over_an_empty_topic_ends_quietly() -> None:

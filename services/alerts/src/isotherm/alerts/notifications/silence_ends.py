@@ -10,6 +10,9 @@ from isotherm.alerts.notifications.grouping import PendingAlert
 from isotherm.alerts.notifications.muted_alerts import MutedAlerts
 from isotherm.alerts.routes.silences import SilenceTable
 
+_READ_DELAY_MS = 300_000
+"""Within this time after its end a silence's record is read: who ends one by hand writes it a moment after the end."""
+
 
 class SilenceEnds:
     """The ends of silences, for one route. The caller has the clock, in epoch ms."""
@@ -21,14 +24,22 @@ class SilenceEnds:
         make_consumer: Callable[[], Consumer],
         pending_of: Callable[[Message], PendingAlert | None],
         checked_ms: int,
+        read_delay_ms: int = _READ_DELAY_MS,
     ) -> None:
-        """Take what the search for muted alerts needs. Ends up to `checked_ms` are dealt with."""
+        """Take what the search for muted alerts needs. Ends up to `checked_ms` are dealt with.
+
+        A later end is looked for until `read_delay_ms` after it, because its record may be read after it.
+        """
+        self._read_delay_ms = read_delay_ms
         self._table, self._topic = table, topic
         self._make_consumer, self._pending_of = make_consumer, pending_of
         self.checked_ms = checked_ms
         """Up to when every end is dealt with: the alerts are told, and not only found."""
         self._until_ms = checked_ms
         self._search: MutedAlerts | None = None
+        self._ending: set[tuple[str, int]] = set()
+        self._done: set[tuple[str, int]] = set()
+        """Ids and ends of silences that this object has dealt with after `checked_ms`."""
         self._left: set[tuple[int | None, int | None]] = set()
 
     @property
@@ -45,20 +56,23 @@ class SilenceEnds:
             if self._left:
                 return []
             ended = self._table.ended(self.checked_ms, now_ms)
-            if not ended:
-                self.checked_ms = now_ms
-                return []
+            ended = {key: silence for key, silence in ended.items() if key not in self._done}
             self._until_ms = now_ms
-            self._search = MutedAlerts(self._make_consumer(), self._topic, ended, self._pending_of)
+            if not ended:
+                self._advance()
+                return []
+            self._ending = set(ended)
+            self._search = MutedAlerts(self._make_consumer(), self._topic, list(ended.values()), self._pending_of)
         if not self._search.is_done:
             self._search.step()
         if not self._search.is_done:
             return []
         found = [one for one in self._search.found.values() if not self._table.mutes(one.alert, now_ms)]
         self.close()
+        self._done |= self._ending
         self._left = {(one.source.partition, one.source.offset) for one in found}
         if not found:
-            self.checked_ms = self._until_ms
+            self._advance()
         return found
 
     def settle(self, partition: int | None, offset: int | None) -> None:
@@ -66,7 +80,11 @@ class SilenceEnds:
         if self._left:
             self._left.discard((partition, offset))
             if not self._left:
-                self.checked_ms = self._until_ms
+                self._advance()
+
+    def _advance(self) -> None:
+        self.checked_ms = max(self.checked_ms, self._until_ms - self._read_delay_ms)
+        self._done = {(silence_id, end_ms) for silence_id, end_ms in self._done if end_ms > self.checked_ms}
 
     def close(self) -> None:
         """Stop to read."""

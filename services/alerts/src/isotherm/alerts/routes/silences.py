@@ -64,10 +64,13 @@ class SilenceTable:
             return True
         return any(silence.mutes(alert, at_ms) for silence in self._scopes)
 
-    def ended(self, since_ms: int, until_ms: int) -> list[Silence]:
-        """Return the silences that ended after `since_ms`, and at `until_ms` or before."""
-        return [
-            one
-            for one in (*self._scopes, *self._acknowledged.values())
-            if one.ends_ms is not None and since_ms < one.ends_ms <= until_ms and one.ends_ms > one.starts_ms
-        ]
+    def ended(self, since_ms: int, until_ms: int) -> dict[tuple[str, int], Silence]:
+        """Return the silences of alerts that ended after `since_ms`, and at `until_ms` or before, by id and end."""
+        return {
+            (silence_id, one.ends_ms): one
+            for silence_id, one in self._silences.items()
+            if one.alert_id is None
+            and one.ends_ms is not None
+            and since_ms < one.ends_ms <= until_ms
+            and one.ends_ms > one.starts_ms
+        }
