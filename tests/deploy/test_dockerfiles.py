@@ -172,7 +172,38 @@ def test_an_image_of_each_sink_can_be_built(sink: str) -> None:
     assert (ROOT / f"services/persisters/requirements-{sink}.lock").is_file()
 
 
+def _extensions(package: str) -> list[str]:
+    """The compiled modules of a package."""
+    project = tomllib.loads((ROOT / package / "pyproject.toml").read_text(encoding="utf-8"))
+    found = project.get("tool", {}).get("setuptools", {}).get("ext-modules", [])
+    return [extension["name"] for extension in found]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_without_the_compiled_modules_of_its_packages_is_not_built(image: str) -> None:
+    build = stages((ROOT / image).read_text(encoding="utf-8"))[0]
+    tried = " ".join(i.arguments for i in build if i.name == "RUN")
+
+    missing = [
+        module
+        for package in closure(str(Path(image).parent))
+        for module in _extensions(package)
+        if f"/opt/isotherm/bin/python -c 'import {module}'" not in tried
+    ]
+
+    assert missing == []
+
+
 PROXY = "services/mqtt-proxy/Dockerfile"
+
+
+def test_the_proxy_has_a_compiled_module_that_is_built_again_for_each_of_its_sources() -> None:
+    assert _extensions(str(Path(PROXY).parent)) == ["isotherm.mqtt_proxy.hotpath.compiled"]
+    service = (ROOT / PROXY).parent
+    (extension,) = tomllib.loads((service / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
+    sources = {str(file.relative_to(service)) for file in service.glob("src/isotherm/mqtt_proxy/hotpath/*.p[yx][xi]")}
+
+    assert {name for name in sources if not name.endswith(".pyi")} == {*extension["sources"], *extension["depends"]}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWrite
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import Session
-from isotherm.mqtt_proxy.sessions.writes import OrderedSource, Outcome, PublishWrite, SessionWrite, ignore_outcome
+from isotherm.mqtt_proxy.sessions.writes import OrderedSource, Outcome, SessionWrite, ignore_outcome
 from isotherm.proofs.worlds.mqtt.world import MqttOutcome, MqttWorld
 from isotherm.proofs.worlds.scenario import Fault, Scenario
 
@@ -53,7 +53,7 @@ def _answer_before_the_commit() -> Any:
 
     def submit_and_answer(self: Transactions, write: SessionWrite) -> None:
         submit(self, write)
-        if isinstance(write, PublishWrite):
+        if write.publishes:
             decide, write.on_decided = write.on_decided, ignore_outcome
             decide(Outcome.COMMITTED)
 

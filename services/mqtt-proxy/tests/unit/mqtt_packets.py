@@ -42,8 +42,10 @@ def connect_packet(
     keep_alive: int = 60,
     after: bytes = b"",
     name: str = "MQTT",
+    properties: bytes | None = None,
 ) -> bytes:
-    properties = b"\0" if version == 5 else b""
+    if properties is None:
+        properties = b"\0" if version == 5 else b""
     return packet(
         0x10,
         text(name) + bytes((version, flags)) + struct.pack(">H", keep_alive) + properties + text(client_id) + after,

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, Future
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
 from confluent_kafka import KafkaError
 from mqtt_dormant import dormant
-from mqtt_model import HeldTransactions, Ledger, Wire, WriterThatTheTestDecides, state_record
+from mqtt_model import Wire, WriterThatTheTestDecides, state_record
 from mqtt_packets import connect_packet
 
 from isotherm.mqtt_proxy.access.acl import Acl, parse_acl
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
-from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter
+from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter, WriteResult
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
@@ -79,6 +80,29 @@ class ScriptedKafka:
         return 0
 
 
+class HeldWrites(Executor):
+    """The writer's thread: it holds the one open transaction until the test says how it ends."""
+
+    def __init__(self) -> None:
+        self.tried: list[list[tuple[Any, ...]]] = []
+        self.committed: list[tuple[Any, ...]] = []
+        self._open: Future[Any] | None = None
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        assert self._open is None, "two transactions at a time"
+        self._open = Future()
+        self.tried.append([(record.topic, record.key, record.value, tuple(record.headers)) for record in args[0]])
+        return self._open
+
+    def end(self, result: WriteResult) -> None:
+        if self._open is None:
+            return
+        if result is WriteResult.COMMITTED:
+            self.committed += self.tried[-1]
+        ended, self._open = self._open, None
+        ended.set_result(result)
+
+
 class PlainWorld:
     """One server with one client, which is connected; everything that can be seen of it is in `seen`."""
 
@@ -90,9 +114,12 @@ class PlainWorld:
         version: int = 4,
         acl: str = "",
         max_outstanding: int = 50_000,
+        is_clean: bool = True,
         **settings: Any,
     ) -> None:
         self._loop = loop
+        self._is_clean = is_clean
+        self.writes = HeldWrites()
         self._max_outstanding = max_outstanding
         self.failures: list[Mapping[str, Any]] = []
         loop.set_exception_handler(lambda _loop, context: self.failures.append(context))
@@ -106,13 +133,15 @@ class PlainWorld:
         with patch.dict(os.environ, {"ISOTHERM_PURE_PYTHON": "" if is_compiled else "1"}):
             loop.run_until_complete(self._connect(version))
         self.turn()
+        # A session that outlives its connection is claimed first.
+        self.end_transaction(WriteResult.COMMITTED)
         self.answers = bytes(self.wire.received)
 
     async def _connect(self, version: int) -> None:
         settings, metrics, limits = self._settings, self.metrics, self._settings.limits
         transactions = Transactions(
             cast(TransactionalWriter, WriterThatTheTestDecides()),
-            executor=HeldTransactions(Ledger()),
+            executor=self.writes,
             session_record=state_record,
             witness=state_record("\0witness", None),
             max_records=1_000,
@@ -133,11 +162,16 @@ class PlainWorld:
         self.access = ChangingAccess(settings, metrics)
         self.change_acl(self._acl)
         sessions = SessionStore(100, dormant({}, NOW_MS))
+        self.gate, self.sessions = pipeline.gate, sessions
         self.server = build_server(settings, pipeline=pipeline, sessions=sessions, access=self.access)
         self.server.open()
         self.wire, self.connection = Wire(), Connection(self.server)
         self.connection.connection_made(self.wire)
-        self.connection.data_received(connect_packet("c", version=version, keep_alive=0))
+        expiry = b"\5\x11\0\0\1\0" if version == 5 and not self._is_clean else None
+        flags = 2 if self._is_clean else 0
+        self.connection.data_received(
+            connect_packet("c", version=version, keep_alive=0, flags=flags, properties=expiry)
+        )
 
     @property
     def plain(self) -> Any:
@@ -165,6 +199,11 @@ class PlainWorld:
                 self.kafka.waiting.pop(0)(None if code is None else KafkaError(code), None)
         self.producer.on_polled()
 
+    def end_transaction(self, result: WriteResult) -> None:
+        """Let the open transaction end, if there is one."""
+        self._loop.call_soon(self.writes.end, result)
+        self.turn()
+
     def turn(self) -> None:
         for _ in range(8):
             self._loop.run_until_complete(asyncio.sleep(0))
@@ -188,4 +227,16 @@ class PlainWorld:
             "held": len(self.connection._held),
             "buffered": self.connection._protocol.buffered,
             "silent since": self.connection._protocol.packets_received,
+            "tried": [list(records) for records in self.writes.tried],
+            "committed": list(self.writes.committed),
+            "gate": (self.gate.records, self.gate.bytes),
+            "session": self._session,
         }
+
+    @property
+    def _session(self) -> tuple[object, ...]:
+        session = self.sessions.get("c")
+        if session is None:
+            return ()
+        committed = list(session.committed.items())
+        return dict(session.in_flight), set(session.releasing), committed, bool(session.undecided)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from mqtt_plain_world import PlainWorld
 from structlog.testing import capture_logs
 
 from isotherm.mqtt_proxy.codec.packets import PINGREQ
+from isotherm.mqtt_proxy.delivery.transactional_writer import WriteResult
 from isotherm.mqtt_proxy.hotpath import plain_ingest
 
 TIMED_OUT, TOO_LARGE = KafkaError._MSG_TIMED_OUT, KafkaError.MSG_SIZE_TOO_LARGE
@@ -74,6 +75,12 @@ PAYLOADS = st.sampled_from(
 )
 
 
+PUBREL_BODIES = st.one_of(
+    st.integers(0, 9).map(lambda number: bytes((0, number))),
+    st.sampled_from((b"", b"\0", b"\0\1\0", b"\0\2\x92", b"\0\3\0\0", b"\0\4\0\3\x1f\0\0")),
+)
+
+
 @st.composite
 def packets(draw: st.DrawFn, version: int) -> bytes:
     kind = draw(st.integers(0, 19))
@@ -82,8 +89,10 @@ def packets(draw: st.DrawFn, version: int) -> bytes:
     if kind == 1:
         return draw(st.binary(max_size=6))
     if kind == 2:
-        return packet(0x62, b"\0\1")
-    qos = draw(st.sampled_from((0, 1, 1, 1, 1, 2))) if kind > 6 else 1
+        return packet(0x62, bytes((0, draw(st.integers(0, 9)))))
+    if kind == 3:
+        return packet(draw(st.sampled_from((0x62, 0x62, 0x62, 0x60))), draw(PUBREL_BODIES))
+    qos = draw(st.sampled_from((0, 1, 1, 1, 2, 2, 2))) if kind > 4 else 1
     flags = qos << 1 | draw(st.sampled_from((0,) * 12 + (1, 8, 9)))
     properties = draw(st.sampled_from((b"\0",) * 8 + (b"\2\1\1", b"\3\x23\0\1"))) if version == 5 else b""
     packet_id = draw(st.integers(0 if kind == 7 else 1, 9)) if qos else None
@@ -96,6 +105,7 @@ def packets(draw: st.DrawFn, version: int) -> bytes:
     return publish_packet(topic, payload, flags=flags, packet_id=packet_id, properties=properties)
 
 
+RESULTS = st.sampled_from((*(WriteResult.COMMITTED,) * 4, WriteResult.ABORTED, WriteResult.ABORTED_RECORD_AT_FAULT))
 STEPS = st.one_of(
     st.tuples(st.just("receive"), st.integers(1, 300)),
     st.tuples(st.just("receive"), st.integers(1, 300)),
@@ -109,6 +119,8 @@ STEPS = st.one_of(
         ),
     ),
     st.tuples(st.just("acl"), st.sampled_from(("", ACL, "topic write nothing"))),
+    st.tuples(st.just("transaction"), RESULTS),
+    st.tuples(st.just("transaction"), RESULTS),
 )
 WORLDS = st.fixed_dictionaries(
     {"version": st.sampled_from((4, 5)), "acl": st.sampled_from(("", ACL))},
@@ -127,6 +139,7 @@ WORLDS = st.fixed_dictionaries(
         "identity": st.just({"device_id": "topic"}),
         "no_route": st.just("drop"),
         "max_outstanding": st.integers(1, 8),
+        "is_clean": st.booleans(),
     },
 )
 
@@ -140,6 +153,8 @@ def play(world: PlainWorld, stream: bytes, steps: list[tuple[str, Any]]) -> list
             at += how
         elif action == "report":
             world.report(how)
+        elif action == "transaction":
+            world.end_transaction(how)
         elif action == "refuse":
             world.kafka.refusal, world.kafka.room = how
         else:
@@ -203,6 +218,79 @@ def test_pubacks_wait_for_the_first_one(loop: asyncio.AbstractEventLoop, is_comp
     world.kafka.waiting[:] = [first]
     world.report([None])
     assert world.seen["answers"][4:] == b"\x40\2\0\1\x40\2\0\2\x40\2\0\3"
+
+
+def pubrel(number: int) -> bytes:
+    return packet(0x62, number.to_bytes(2, "big"))
+
+
+def answers(first: int, numbers: Sequence[int]) -> bytes:
+    return b"".join(bytes((first, 2)) + number.to_bytes(2, "big") for number in numbers)
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_qos2_publishes_of_a_read_are_stored_and_answered_together(
+    loop: asyncio.AbstractEventLoop, is_clean: bool, is_compiled: bool
+) -> None:
+    world = PlainWorld(loop, is_compiled=is_compiled, is_clean=is_clean)
+    before = len(world.writes.tried)
+    world.receive(b"".join(plain(number, 2) for number in range(1, 21)))
+    assert len(world.writes.tried) == before + 1
+    assert [key for topic, key, *_ in world.writes.tried[-1] if topic == "thermostat.data"] == ["attic"] * 20
+    assert world.seen["answers"][4:] == b""
+    world.end_transaction(WriteResult.COMMITTED)
+    assert world.seen["answers"][4:] == answers(0x50, range(1, 21))
+    world.receive(b"".join(map(pubrel, range(1, 21))))
+    world.end_transaction(WriteResult.COMMITTED)
+    assert world.seen["answers"][84:] == answers(0x70, range(1, 21))
+    assert world.seen["session"] == ({}, set(), [], 0)
+    assert world.seen["gate"] == (0, 0)
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_qos2_publish_that_comes_again_while_it_is_in_flight_is_answered_twice(
+    loop: asyncio.AbstractEventLoop, is_compiled: bool
+) -> None:
+    world = PlainWorld(loop, is_compiled=is_compiled)
+    world.receive(plain(1, 2) + plain(2, 2) + plain(3, 2) + plain(2, 2))
+    world.end_transaction(WriteResult.COMMITTED)
+    assert world.seen["answers"][4:] == answers(0x50, (1, 2, 2, 3))
+    assert [topic for topic, *_ in world.writes.committed].count("thermostat.data") == 3
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_of_qos2_publishes_of_a_read_only_the_refused_one_becomes_a_dead_letter(
+    loop: asyncio.AbstractEventLoop, is_compiled: bool
+) -> None:
+    world = PlainWorld(loop, is_compiled=is_compiled)
+    world.receive(plain(1, 2) + publish_packet(TOPIC, ARRAY, flags=4, packet_id=2) + plain(3, 2))
+    world.end_transaction(WriteResult.ABORTED_RECORD_AT_FAULT)
+    assert len(world.writes.tried[-1]) == 2, "the first one alone, and the witness"
+    world.end_transaction(WriteResult.COMMITTED)
+    while [topic for topic, *_ in world.writes.tried[-1]].count("thermostat.data") > 2:
+        world.end_transaction(WriteResult.ABORTED_RECORD_AT_FAULT)
+    world.end_transaction(WriteResult.COMMITTED)
+    world.end_transaction(WriteResult.COMMITTED)
+    stored = [(topic, value) for topic, _, value, _ in world.writes.committed if topic != "sessions"]
+    assert sorted(topic for topic, _ in stored) == ["mqtt-proxy.dead-letters"] + ["thermostat.data"] * 2
+    assert ("mqtt-proxy.dead-letters", ARRAY) in stored
+    assert world.seen["answers"][4:] == answers(0x50, (1, 2, 3))
+    assert world.seen["gate"] == (0, 0)
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize("version", [4, 5])
+def test_qos2_publishes_that_are_not_stored_are_not_acknowledged(
+    loop: asyncio.AbstractEventLoop, version: int, is_compiled: bool
+) -> None:
+    world = PlainWorld(loop, is_compiled=is_compiled, version=version)
+    at = len(world.seen["answers"])
+    world.receive(b"".join(plain(number, 2, version=version) for number in (1, 2)))
+    world.end_transaction(WriteResult.ABORTED)
+    refused = b"\x50\3\0\1\x83\x50\3\0\2\x83"
+    assert world.seen["answers"][at:] == (refused if version == 5 else b"")
+    assert bool(world.seen["closed"]) == (version == 4)
 
 
 ARRAY = b'[{"t": 1}, {"t": 2, "id": "loft"}, {"t": 3}]'

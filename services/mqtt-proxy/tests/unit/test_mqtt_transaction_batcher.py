@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import pytest
 
 from isotherm.mqtt_proxy.delivery.transaction_batcher import TransactionBatch, TransactionBatcher
@@ -12,7 +15,9 @@ from isotherm.mqtt_proxy.sessions.writes import (
     DetachWrite,
     OrderedSource,
     Outcome,
+    PublishesWrite,
     PublishWrite,
+    ReleasesWrite,
     ReleaseWrite,
     SessionWrite,
     WipeWrite,
@@ -181,3 +186,67 @@ def test_a_session_of_one_connection_is_changed_but_never_written() -> None:
     assert batch.changes() == []
     batcher.decide(batch, Outcome.COMMITTED)
     assert session.committed == {1: 11}
+
+
+def together(log: Log, session: Session, packet_ids: Sequence[int]) -> PublishesWrite:
+    """Several publishes of a client, which are named by their identifiers."""
+
+    def separate() -> list[PublishWrite]:
+        return [
+            PublishWrite(
+                partial(tell, str(packet_id)),
+                session=session,
+                records=[ProducerRecord("t", str(packet_id), b"", [])],
+                packet_id=packet_id,
+                crc32=packet_id * 10,
+            )
+            for packet_id in packet_ids
+        ]
+
+    def tell(name: str, outcome: Outcome) -> None:
+        log.told.append((name, outcome))
+
+    records = [ProducerRecord("t", str(packet_id), b"", []) for packet_id in packet_ids]
+    crc32_of = {packet_id: packet_id * 10 for packet_id in packet_ids}
+    session.in_flight.update(crc32_of)
+    return PublishesWrite(
+        partial(tell, "all"),
+        session=session,
+        records=records,
+        crc32_of=crc32_of,
+        separate=separate,
+    )
+
+
+def test_packets_that_came_together_count_as_so_many() -> None:
+    batcher, session = TransactionBatcher(max_records=6), Session("c", durable=True)
+    batcher.add(together(Log(), session, (1, 2)))
+    assert (batcher.outstanding_records, batcher.waiting, batcher.is_full, session.undecided) == (4, 2, False, 1)
+    session.releasing.update((5, 6, 7, 8))
+    batcher.add(ReleasesWrite(lambda _outcome: None, session=session, packet_ids=(5, 6, 7, 8)))
+    assert (batcher.outstanding_records, batcher.waiting, batcher.is_full) == (8, 6, True)
+    session.stored = StoredState(committed={5: 50, 9: 90})
+    batch = taken(batcher)
+    assert (len(batch.writes), batcher.waiting) == (2, 0)
+    batcher.decide(batch, Outcome.COMMITTED)
+    assert list(session.committed.items()) == [(9, 90), (1, 10), (2, 20)]
+    assert (batcher.outstanding_records, session.in_flight, session.releasing, session.undecided) == (0, {}, set(), 0)
+
+
+def test_packets_that_came_together_are_tried_one_by_one_after_a_refusal_until_the_bound_is_back() -> None:
+    log, batcher, session = Log(), TransactionBatcher(max_records=8), Session("c", durable=True)
+    batcher.add(together(log, session, (1, 2, 3)))
+    batch = taken(batcher)
+    batcher.add(together(log, session, (4, 5)))
+    batcher.retry_refused(batch, "too large")
+    batcher.add(together(log, session, (6, 7)))
+    assert (batcher.waiting, batcher.outstanding_records, session.undecided) == (7, 14, 7)
+    tried = []
+    while (next_batch := batcher.take()) is not None:
+        tried.append(names(next_batch))
+        batcher.decide(next_batch, Outcome.COMMITTED)
+    assert tried == [["1"], ["2"], ["3", "4"], ["5", "6", "7"]]
+    assert [name for name, _ in log.told] == list("1234567")
+    assert (batcher.waiting, batcher.outstanding_records, session.undecided) == (0, 0, 0)
+    batcher.add(together(log, session, (8, 9)))
+    assert len(taken(batcher).writes) == 1

@@ -86,10 +86,19 @@ class Metrics(Collector):
         self._latency[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
         self._latency_sum_s += seconds
 
-    def count_received(self, qos0: int, qos1: int, payload_bytes: int) -> None:
-        """Count received publishes by QoS."""
-        self.messages_received[0] += qos0
-        self.messages_received[1] += qos1
+    def count_stored_together(
+        self, readings: Sequence[tuple[str, int]], qos: int, publishes: int, seconds: float
+    ) -> None:
+        """Count valid publishes that arrived together and that Kafka stored together, as `count_stored` does."""
+        for topic, number in readings:
+            self.readings[topic, _QOS[qos]] += number
+        self._latency[bisect_left(LATENCY_BOUNDS_S, seconds)] += publishes
+        self._latency_sum_s += publishes * seconds
+
+    def count_received(self, received: Sequence[int], payload_bytes: int) -> None:
+        """Count received publishes; `received` holds their numbers by QoS."""
+        for qos, publishes in enumerate(received):
+            self.messages_received[qos] += publishes
         self.payload_bytes += payload_bytes
 
     def count_all_stored(

@@ -1,4 +1,4 @@
-"""The compiled way of MQTT publishes: the same records and acknowledgements as without it, for any bytes."""
+"""The compiled way of MQTT publishes: the same records, sessions and acknowledgements as without it, for any bytes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import isotherm.schemas
 from isotherm.mqtt_proxy.codec.packets import PacketType, Publish
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.qos1 import Qos1Receiver
+from isotherm.mqtt_proxy.delivery.qos2 import Qos2Receiver
 from isotherm.mqtt_proxy.hotpath.compiled import FieldNames, PlainPublishes, ReadingEncoder
 from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
@@ -16,8 +17,10 @@ from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes
 from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
-from isotherm.mqtt_proxy.protocol.ack_queue import AckQueue
-from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
+from isotherm.mqtt_proxy.protocol.ack_queue import AckQueue, PendingAcks
+from isotherm.mqtt_proxy.protocol.state_machine import Release, ServerProtocol
+from isotherm.mqtt_proxy.sessions.store import Session
+from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
 from isotherm.proofs.fuzzing.target import Target, expect
 from isotherm.proofs.fuzzing.targets.mqtt import RULES
 from isotherm.servicekit.avro import encoder
@@ -74,24 +77,28 @@ def publishes_target() -> Callable[[bytes], None]:
     def run(data: bytes) -> None:
         version, step, stream = (data[0] % 2, data[0] % 64 + 1, data[1:]) if data else (0, 1, b"")
         chunks = [stream[at : at + step * 8] for at in range(0, len(stream), step * 8)]
-        found, expected = (_Server(is_compiled=is_compiled) for is_compiled in (True, False))
+        found, expected = (_Server(is_compiled=compiled, is_durable=step % 2 == 0) for compiled in (True, False))
         for server in (found, expected):
             server.read(_CONNECTS[version], chunks)
         expect(found.records == expected.records, "other records")
         expect([*found.owed()] == [*expected.owed()], "other acknowledgements")
+        expect(found.protocol.take_outgoing() == expected.protocol.take_outgoing(), "other answers")
+        expect(found.unreleased() == expected.unreleased(), "another session")
         expect(found.protocol.packets_received == expected.protocol.packets_received, "another number of packets")
 
     return run
 
 
 class _Server:
-    """One connection, whose producer and delivery reports are lists."""
+    """One connection, whose producer is a list; its transactions are committed after each chunk of bytes."""
 
     left = 1_000_000
     on_polled: Callable[[], None]
 
-    def __init__(self, *, is_compiled: bool) -> None:
+    def __init__(self, *, is_compiled: bool, is_durable: bool) -> None:
         self.records: list[ProducerRecord] = []
+        self._writes: list[SessionWrite] = []
+        self._session = Session("client", durable=is_durable)
         self.protocol = ServerProtocol(max_packet_bytes=8_192)
         self.producer = self
         self._translator = _translator()
@@ -99,28 +106,53 @@ class _Server:
         pipeline = IngestPipeline(
             translator=self._translator,
             producer=cast(Any, self),
-            transactions=cast(Any, None),
+            transactions=cast(Any, self),
             gate=InflightGate(1_000_000, 1_000_000_000, metrics),
             metrics=metrics,
             clock=lambda: 0.0,
         )
         self._acks = AckQueue(self.protocol, PacketType.PUBACK, acknowledged=metrics.acknowledged, on_sent=lambda: None)
-        receiver = Qos1Receiver(pipeline, self.protocol, cast(Any, None), context=_CONTEXT, acks=self._acks)
+        port: Any = self
+        receiver = Qos1Receiver(pipeline, self.protocol, port, context=_CONTEXT, acks=self._acks)
+        self._qos2 = Qos2Receiver(
+            pipeline, self.protocol, port, context=_CONTEXT, receive_maximum=100, on_sent=lambda: None
+        )
+        self._qos2.attach(self._session)
         self._plain: PlainPublishes | None = None
         if is_compiled:
             self._plain = PlainIngest(pipeline).publishes_of(
                 receiver,
+                self._qos2,
                 protocol=self.protocol,
                 access=cast(Any, _OpenToAll),
                 rates=None,
                 receive_maximum=1_000_000,
                 may_publish=lambda _topic: True,
-                undecided=lambda: 0,
             )
 
     def produce(self, topic: str, *, value: bytes, key: str, headers: Any, on_delivery: object) -> None:
         """Keep a record."""
         self.records.append(ProducerRecord(topic, key, value, headers))
+
+    def submit(self, write: SessionWrite) -> None:
+        """Store a session write with the next commit."""
+        self._writes.append(write)
+
+    def close(self, *_why: object) -> None:
+        """End the connection."""
+        self.protocol.close()
+
+    def flush(self) -> None:
+        """Leave the answers where they are."""
+
+    def _commit(self) -> None:
+        writes, self._writes = self._writes, []
+        for write in writes:
+            self.records += write.records
+            self._session.stored = write.apply(self._session.stored)
+            write.settle(Outcome.COMMITTED)
+        for write in writes:
+            write.on_decided(Outcome.COMMITTED)
 
     def count_produced(self, records: int) -> None:
         """Ignore how many records are in flight."""
@@ -138,14 +170,23 @@ class _Server:
                 event = self.protocol.next_event()
                 if event is None:
                     break
-                if isinstance(event, Publish):
+                if isinstance(event, Release):
+                    self._qos2.release(event.packet_id)
+                elif isinstance(event, Publish) and event.qos == 2:
+                    self._qos2.publish(event)
+                elif isinstance(event, Publish):
                     self.records += self._translator.translate(event, _CONTEXT).records
                     if event.qos:
                         self._acks.expect(event.packet_id)
+            self._commit()
 
     def owed(self) -> Iterator[int]:
-        """The packet identifiers of the acknowledgements, in their order."""
-        return (ack.packet_id for ack in self._acks.waiting)
+        """The packet identifiers of the PUBACKs, in their order."""
+        return (ack.packet_id for ack in self._acks.waiting if not isinstance(ack, PendingAcks))
+
+    def unreleased(self) -> list[tuple[int, int]]:
+        """The packet identifiers of the session, each with its checksum."""
+        return [*self._session.committed.items()]
 
 
 class _OpenToAll:
@@ -182,6 +223,9 @@ TARGETS = (
             b"\x32\x2c" + _PLAIN + b'\x00\x03[{"t": 1}, {"t":2}]',
             b"\x32\x21" + _PLAIN + b"\x00\x02\x00" + b'{"t":2}',
             b"\x32\x0d\x00\x07plain/a\x00\x0121",
+            b"\x34\x24" + _PLAIN + b'\x00\x01{"t": 1.5}',
+            b"\x34\x0d\x00\x07plain/a\x00\x0221",
+            b"\x62\x02\x00\x01\x62\x02\x00\x02",
             b"\xc0\x00",
         ),
     ),

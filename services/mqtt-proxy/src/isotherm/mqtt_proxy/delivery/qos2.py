@@ -2,18 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from isotherm.mqtt_proxy.codec.packets import V5, PacketType, Publish
+from isotherm.mqtt_proxy.codec.packets import V5, PacketType, Publish, decode_publish, encode_acknowledgement
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
-from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
+from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, ProducerRecord, headers_bytes
 from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish
-from isotherm.mqtt_proxy.protocol.ack_queue import NOT_STORED, AckQueue, PendingAck
+from isotherm.mqtt_proxy.protocol.ack_queue import NOT_STORED, AckQueue, PendingAck, PendingAcks
 from isotherm.mqtt_proxy.protocol.client_port import ClientPort
 from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 from isotherm.mqtt_proxy.sessions.store import PublishKind, ReleaseKind, Session, content_crc32
-from isotherm.mqtt_proxy.sessions.writes import OrderedSource, Outcome, PublishWrite, ReleaseWrite
+from isotherm.mqtt_proxy.sessions.writes import (
+    OrderedSource,
+    Outcome,
+    PublishesWrite,
+    PublishWrite,
+    ReleasesWrite,
+    ReleaseWrite,
+)
+
+_PLAIN = 0x34
+"""First byte of a PUBLISH of QoS 2 without DUP and RETAIN."""
+
+
+class Qos2Publishes(NamedTuple):
+    """The QoS 2 publishes that `hotpath` took from one read, in their order.
+
+    `span` holds their packets, and others between them. `crc32_of` is the checksum of each content by packet
+    identifier. `counts` says how many of `records` belong to each publish. `readings` holds the number of readings by
+    Kafka topic, `size` is what the in-flight gate counts, `pubrecs` the encoded answers.
+    """
+
+    span: bytes
+    crc32_of: Mapping[int, int]
+    records: Sequence[ProducerRecord]
+    counts: Sequence[int]
+    readings: Sequence[tuple[str, int]]
+    size: int
+    pubrecs: bytes
+    started_s: float
+
+    def publishes(self, version: int, topic_of: Callable[[bytes], str]) -> Iterator[Publish]:
+        """Yield each publish."""
+        span, at = self.span, 0
+        while at < len(span):
+            length, body = span[at + 1], at + 2
+            if length & 0x80:
+                length, body = length & 0x7F | span[at + 2] << 7, at + 3
+            if span[at] == _PLAIN:
+                yield decode_publish(_PLAIN, span, body, body + length, version, topic_of)
+            at = body + length
 
 
 class Qos2Receiver:
@@ -32,10 +72,10 @@ class Qos2Receiver:
         "_protocol",
         "_pubrecs",
         "_receive_maximum",
-        "_session",
         "_source",
+        "session",
     )
-    _session: Session
+    session: Session
 
     def __init__(
         self,
@@ -56,7 +96,7 @@ class Qos2Receiver:
         self._pubrecs = AckQueue(
             protocol, PacketType.PUBREC, acknowledged=pipeline.metrics.acknowledged, on_sent=on_sent
         )
-        self._in_flight: dict[int, PendingAck] = {}
+        self._in_flight: dict[int, PendingAck | PendingAcks] = {}
         self._is_closed = False
 
     @property
@@ -66,7 +106,7 @@ class Qos2Receiver:
 
     def attach(self, session: Session) -> None:
         """Use `session`, which this connection owns from now on."""
-        self._session = session
+        self.session = session
         # An MQTT 5 client is told of each refused publish and does not send it again in its old place.
         self._source.is_told = self._protocol.version == V5
 
@@ -78,7 +118,7 @@ class Qos2Receiver:
 
     def publish(self, publish: Publish) -> None:
         """Handle a PUBLISH: answer a repetition as the first one, and store everything else in a transaction."""
-        packet_id, session, metrics = publish.packet_id, self._session, self._pipeline.metrics
+        packet_id, session, metrics = publish.packet_id, self.session, self._pipeline.metrics
         crc32 = content_crc32(publish.topic, publish.payload)
         kind = session.receive_publish(packet_id, crc32, self._receive_maximum)
         if kind is PublishKind.CONFLICT:
@@ -88,7 +128,7 @@ class Qos2Receiver:
             self._port.close(Reason.RECEIVE_MAXIMUM_EXCEEDED, detail)
         elif kind is PublishKind.IN_FLIGHT:
             metrics.repeated += 1
-            self._in_flight[packet_id].copies += 1
+            self._in_flight[packet_id].repeat(packet_id)
         else:
             ack = self._pubrecs.expect(packet_id)
             if kind is PublishKind.COMMITTED:
@@ -104,9 +144,59 @@ class Qos2Receiver:
             self._in_flight[packet_id] = ack
             self._submit(publish, translated, ack, crc32)
 
+    def publish_together(self, plain: Qos2Publishes) -> None:
+        """Store publishes of one read in one write.
+
+        The caller has put their identifiers in flight, and counted them at the in-flight gate: their records, and one
+        more for each.
+        """
+        pipeline, packet_ids = self._pipeline, tuple(plain.crc32_of)
+        records = len(plain.records) + len(packet_ids)
+        acks = PendingAcks(packet_ids, plain.pubrecs)
+        self._pubrecs.expect_all(acks)
+        self._in_flight.update(dict.fromkeys(packet_ids, acks))
+
+        def on_decided(outcome: Outcome) -> None:
+            pipeline.gate.release(records, plain.size)
+            for packet_id in packet_ids:
+                self._in_flight.pop(packet_id, None)
+            if outcome is Outcome.COMMITTED:
+                seconds = pipeline.clock() - plain.started_s
+                pipeline.metrics.count_stored_together(plain.readings, 2, len(packet_ids), seconds)
+                self._pubrecs.complete(acks)
+            else:
+                self._reject(acks, NOT_STORED, outcome, len(packet_ids))
+
+        pipeline.transactions.submit(
+            PublishesWrite(
+                on_decided,
+                session=self.session,
+                records=plain.records,
+                source=self._source,
+                crc32_of=plain.crc32_of,
+                separate=lambda: self._separate(plain, acks),
+            )
+        )
+
+    def _separate(self, plain: Qos2Publishes, acks: PendingAcks) -> list[PublishWrite]:
+        """Return a write for each publish of a read, because Kafka refuses a record of one of them."""
+        writes, first = [], 0
+        publishes = plain.publishes(self._protocol.version, self._protocol.topic_of)
+        for publish, ack, count in zip(publishes, self._pubrecs.separate(acks), plain.counts, strict=True):
+            records = list(plain.records[first : first + count])
+            first += count
+            translated = TranslatedPublish(records, [(records[0].topic, count)])
+            for record in records:
+                translated.bytes += len(record.key or b"") + len(record.value or b"") + headers_bytes(record.headers)
+            translated.bytes += RECORD_BYTES * count
+            self._in_flight[publish.packet_id] = ack
+            crc32 = plain.crc32_of[publish.packet_id]
+            writes.append(self._write(publish, translated, ack, crc32, started_s=plain.started_s))
+        return writes
+
     def refuse(self, packet_id: int, reason: Reason) -> None:
         """Refuse a PUBLISH. Its identifier is free again, unless another publish uses it."""
-        if packet_id in self._session.in_flight or packet_id in self._session.releasing:
+        if packet_id in self.session.in_flight or packet_id in self.session.releasing:
             self._close_for_conflict(packet_id)
         else:
             self._pubrecs.refuse(packet_id, reason)
@@ -115,8 +205,16 @@ class Qos2Receiver:
         self._port.close(Reason.PROTOCOL_ERROR, f"packet identifier {packet_id} is in use for another publish")
 
     def _submit(self, publish: Publish, translated: TranslatedPublish, ack: PendingAck, crc32: int) -> None:
+        pipeline = self._pipeline
+        write = self._write(publish, translated, ack, crc32, started_s=pipeline.clock())
+        pipeline.gate.acquire(len(translated.records) + 1, translated.bytes + len(publish.payload))
+        pipeline.transactions.submit(write)
+
+    def _write(
+        self, publish: Publish, translated: TranslatedPublish, ack: PendingAck, crc32: int, *, started_s: float
+    ) -> PublishWrite:
         pipeline, context = self._pipeline, self._context
-        version, started_s = self._protocol.version, pipeline.clock()
+        version = self._protocol.version
         records, size = len(translated.records) + 1, translated.bytes + len(publish.payload)
         failure = NOT_STORED
 
@@ -137,26 +235,27 @@ class Qos2Receiver:
                 pipeline.metrics.count_stored(translated, 2, pipeline.clock() - started_s)
                 self._pubrecs.complete(ack)
                 return
-            pipeline.count_refused(2, context.client_id, f"the transaction's outcome: {outcome.name}")
-            if not self._pubrecs.reject(ack, failure):
-                self._port.close(NOT_STORED, "Kafka did not store a publish")
+            self._reject(ack, failure, outcome)
 
-        pipeline.gate.acquire(records, size)
-        pipeline.transactions.submit(
-            PublishWrite(
-                on_decided,
-                session=self._session,
-                records=translated.records,
-                source=self._source,
-                on_refused=on_refused,
-                packet_id=ack.packet_id,
-                crc32=crc32,
-            )
+        return PublishWrite(
+            on_decided,
+            session=self.session,
+            records=translated.records,
+            source=self._source,
+            on_refused=on_refused,
+            packet_id=ack.packet_id,
+            crc32=crc32,
         )
+
+    def _reject(self, ack: PendingAck | PendingAcks, reason: Reason, outcome: Outcome, publishes: int = 1) -> None:
+        for _ in range(publishes):
+            self._pipeline.count_refused(2, self._context.client_id, f"the transaction's outcome: {outcome.name}")
+        if not self._pubrecs.reject(ack, reason):
+            self._port.close(NOT_STORED, "Kafka did not store a publish")
 
     def release(self, packet_id: int) -> None:
         """Handle a PUBREL: the client may use the identifier again when Kafka has stored that it is free."""
-        session = self._session
+        session = self.session
         kind = session.receive_release(packet_id)
         if kind is ReleaseKind.CONFLICT:
             self._port.close(Reason.PROTOCOL_ERROR, f"PUBREL for packet identifier {packet_id} before its PUBREC")
@@ -164,21 +263,30 @@ class Qos2Receiver:
             unknown = Reason.PACKET_IDENTIFIER_NOT_FOUND if self._protocol.version == V5 else Reason.SUCCESS
             self._protocol.acknowledge(PacketType.PUBCOMP, packet_id, unknown)
         elif kind is ReleaseKind.RELEASE:
+            pubcomp = encode_acknowledgement(PacketType.PUBCOMP, packet_id)
             write = ReleaseWrite(
-                lambda outcome: self._on_released(packet_id, outcome), session=session, packet_id=packet_id
+                lambda outcome: self._on_released(pubcomp, outcome), session=session, packet_id=packet_id
             )
             if session.durable:
                 self._pipeline.transactions.submit(write)
             else:
                 session.stored = write.apply(session.stored)
                 write.settle(Outcome.COMMITTED)
-                self._on_released(packet_id, Outcome.COMMITTED)
+                self._on_released(pubcomp, Outcome.COMMITTED)
 
-    def _on_released(self, packet_id: int, outcome: Outcome) -> None:
+    def release_together(self, packet_ids: Sequence[int], pubcomps: bytes) -> None:
+        """Free the identifiers of a durable session, which the caller has marked as releasing; then send `pubcomps`."""
+        self._pipeline.transactions.submit(
+            ReleasesWrite(
+                lambda outcome: self._on_released(pubcomps, outcome), session=self.session, packet_ids=packet_ids
+            )
+        )
+
+    def _on_released(self, pubcomps: bytes, outcome: Outcome) -> None:
         if self._is_closed:
             return
         if outcome is not Outcome.COMMITTED:
             self._port.close(NOT_STORED, "Kafka did not store a release")
             return
-        self._protocol.acknowledge(PacketType.PUBCOMP, packet_id)
+        self._protocol.send(pubcomps)
         self._port.flush()

@@ -29,7 +29,10 @@ class TransactionBatch:
 
 
 class TransactionBatcher:
-    """A queue of session writes that gives out one batch at a time, of at most `max_records` records."""
+    """A queue of session writes that gives out one batch at a time.
+
+    A batch is closed when it has `max_records` records; one write may bring more.
+    """
 
     def __init__(self, max_records: int) -> None:
         self._queue: deque[SessionWrite] = deque()
@@ -37,6 +40,8 @@ class TransactionBatcher:
         self._limit = max_records
         self._current: TransactionBatch | None = None
         self.outstanding_records = 0
+        self.waiting = 0
+        """How many packets wait for a batch."""
 
     @property
     def has_undecided_batch(self) -> bool:
@@ -49,21 +54,19 @@ class TransactionBatcher:
         return bool(self._queue)
 
     @property
-    def waiting(self) -> int:
-        """How many writes wait for a batch."""
-        return len(self._queue)
-
-    @property
     def is_full(self) -> bool:
-        """Whether enough writes wait to fill a batch."""
-        return len(self._queue) >= self._limit
+        """Whether enough packets wait to fill a batch."""
+        return self.waiting >= self._limit
 
     def add(self, write: SessionWrite) -> None:
         """Queue a write."""
         if write.session is not None:
             write.session.undecided += 1
-        self.outstanding_records += len(write.records) + 1
-        self._queue.append(write)
+        self.outstanding_records += len(write.records) + write.packets
+        self.waiting += write.packets
+        # After a refusal, until the one at fault is behind us.
+        is_whole = self._limit == self._max_records
+        self._queue.extend((write,) if is_whole else self._parts(write))
 
     def take(self) -> TransactionBatch | None:
         """Return the next batch; None while one is undecided or when nothing waits.
@@ -77,11 +80,12 @@ class TransactionBatcher:
         records = 0
         while self._queue and records < self._limit:
             write = self._queue.popleft()
+            self.waiting -= write.packets
             if write.source is not None and write.source.failed:
                 dropped.append(write)
                 continue
             batch.writes.append(write)
-            records += len(write.records) + 1
+            records += len(write.records) + write.packets
             session = write.session
             if session is not None and session.durable:
                 if session not in batch.drafts:
@@ -96,11 +100,13 @@ class TransactionBatcher:
     def retry_refused(self, batch: TransactionBatch, reason: str) -> None:
         """Queue the writes of `batch` again: its transaction was aborted because Kafka refused a record for `reason`.
 
-        The writes are tried alone at first and then in batches that grow with each commit, so that the one at fault
-        harms no other. When it is alone, its `on_refused` replaces its records, or it is decided as aborted.
+        The writes, also those of several packets, are tried alone at first and then in batches that grow with each
+        commit, so that the one at fault harms no other. When it is alone, its `on_refused` replaces its records, or it
+        is decided as aborted.
         """
         assert batch is self._current
         self._limit = 1
+        batch.writes = [part for write in batch.writes for part in self._parts(write)]
         if len(batch.writes) == 1:
             (write,) = batch.writes
             on_refused, write.on_refused = write.on_refused, None
@@ -111,7 +117,15 @@ class TransactionBatcher:
             self.outstanding_records += len(records) - len(write.records)
             write.records = records
         self._current = None
-        self._queue.extendleft(reversed(batch.writes))
+        self.waiting += sum(write.packets for write in batch.writes)
+        later = [part for write in self._queue for part in self._parts(write)]
+        self._queue = deque((*batch.writes, *later))
+
+    def _parts(self, write: SessionWrite) -> Sequence[SessionWrite]:
+        parts = write.parts()
+        if write.session is not None:
+            write.session.undecided += len(parts) - 1
+        return parts
 
     def decide(self, batch: TransactionBatch, outcome: Outcome) -> None:
         """Apply the outcome of the transaction of `batch` to its sessions, and call `on_decided` of its writes."""
@@ -132,7 +146,7 @@ class TransactionBatcher:
 
     def _settle(self, writes: Sequence[SessionWrite], outcome: Outcome) -> None:
         for write in writes:
-            self.outstanding_records -= len(write.records) + 1
+            self.outstanding_records -= len(write.records) + write.packets
             if write.session is not None:
                 write.session.undecided -= 1
             write.settle(outcome)

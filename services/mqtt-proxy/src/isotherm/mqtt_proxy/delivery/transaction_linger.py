@@ -7,8 +7,8 @@ import math
 _LONGEST_S = 0.04
 _LONGEST_FACTOR = 8
 """The wait grows to so many times the shortest one, at most to _LONGEST_S."""
-_ENOUGH_WRITES = 250
-"""So many writes do not wait for more: what each of them still costs hardly shrinks."""
+_ENOUGH_PACKETS = 250
+"""So many packets do not wait for more: what each of them still costs hardly shrinks."""
 _RATE_OVER_S = 1.0
 """The rates of publishes are those of about the last so many seconds."""
 _FEWEST_GATHERED = 0.5
@@ -40,19 +40,19 @@ class TransactionLinger:
         self._patient_per_s = self._eager_per_s = 0.0
         self._rates_at_s = 0.0
 
-    def note_publish(self, now_s: float, since_answer_s: float) -> None:
+    def note_publish(self, now_s: float, since_answer_s: float, publishes: int = 1) -> None:
         """Note that a client publishes so many seconds after the answer to its last write, infinite for the first one.
 
-        Its publish is a write besides, for `add`.
+        A read may bring several `publishes` together. They are a write besides, for `add`.
         """
         fading = math.exp((self._rates_at_s - now_s) / _RATE_OVER_S)
         self._rates_at_s = now_s
         self._patient_per_s *= fading
         self._eager_per_s *= fading
         if since_answer_s > self._longest_s:
-            self._patient_per_s += 1 / _RATE_OVER_S
+            self._patient_per_s += publishes / _RATE_OVER_S
         else:
-            self._eager_per_s += 1 / _RATE_OVER_S
+            self._eager_per_s += publishes / _RATE_OVER_S
 
     def add(self, now_s: float) -> None:
         """Note the arrival of a write."""
@@ -62,9 +62,9 @@ class TransactionLinger:
             if now_s - self._started_s > self._longest_s:
                 self._wait_s = self._shortest_s
 
-    def is_enough(self, writes: int) -> bool:
-        """Return whether a batch of so many writes waits no longer."""
-        return writes >= _ENOUGH_WRITES
+    def is_enough(self, packets: int) -> bool:
+        """Return whether a batch for so many packets waits no longer."""
+        return packets >= _ENOUGH_PACKETS
 
     def left_s(self, now_s: float) -> float:
         """Return how much longer the batch waits; 0 for not at all."""

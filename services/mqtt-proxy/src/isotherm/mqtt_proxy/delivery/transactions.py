@@ -12,7 +12,7 @@ from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWrite
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.sessions.store import StoredState
-from isotherm.mqtt_proxy.sessions.writes import Outcome, PublishWrite, SessionWrite
+from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
 
 
 class Transactions:
@@ -53,8 +53,8 @@ class Transactions:
         """Store `write` with the next batch."""
         self._batcher.add(write)
         now_s = self._loop.time()
-        if isinstance(write, PublishWrite) and write.session is not None:
-            self._linger.note_publish(now_s, now_s - write.session.decided_s)
+        if write.session is not None and (publishes := write.publishes):
+            self._linger.note_publish(now_s, now_s - write.session.decided_s, publishes)
         self._linger.add(now_s)
         self._idle.clear()
         if self._batcher.has_undecided_batch:

@@ -3,6 +3,7 @@ from collections.abc import Callable, Mapping
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.qos1 import Qos1Receiver
+from isotherm.mqtt_proxy.delivery.qos2 import Qos2Receiver
 from isotherm.mqtt_proxy.hotpath.plain_ingest import Rates
 from isotherm.mqtt_proxy.ingest.producer_record import Headers
 from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
@@ -39,6 +40,7 @@ class PlainPublishes:
         self,
         reports: DeliveryReports,
         receiver: Qos1Receiver,
+        qos2: Qos2Receiver,
         *,
         protocol: ServerProtocol,
         access: AccessControl,
@@ -47,7 +49,6 @@ class PlainPublishes:
         may_publish: Callable[[str], bool],
         plan_topic: Callable[[bytes], TopicPlan | None],
         headers_of: Callable[[str, int], tuple[Headers, int]],
-        undecided: Callable[[], int],
     ) -> None: ...
     has_taken_all: bool
     @property

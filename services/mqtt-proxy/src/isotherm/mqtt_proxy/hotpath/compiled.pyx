@@ -10,6 +10,7 @@ from cpython.unicode cimport PyUnicode_GET_LENGTH
 include "plain_readings.pxi"
 include "topic_plans.pxi"
 include "delivery_reports.pxi"
+include "qos2_packets.pxi"
 
 from confluent_kafka import KafkaException
 
@@ -19,6 +20,8 @@ from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, ProducerRec
 cdef enum:
     PUBLISH_QOS0 = 0x30
     PUBLISH_QOS1 = 0x32        # without DUP and RETAIN, which are headers of the record
+    PUBLISH_QOS2 = 0x34
+    PUBREL = 0x62
 
 cdef enum:
     MAX_PLANS = 128            # topics that a connection remembers
@@ -30,18 +33,22 @@ cdef enum:
 cdef Py_ssize_t _RECORD_BYTES = RECORD_BYTES
 
 
+cdef inline bint is_plain(unsigned char first) noexcept:
+    return first == PUBLISH_QOS0 or first == PUBLISH_QOS1 or first == PUBLISH_QOS2 or first == PUBREL
+
+
 @cython.final
 cdef class PlainPublishes:
-    """Takes the plain publishes of one connection from the protocol's bytes, while nothing of it is held.
+    """Takes the plain publishes and PUBRELs of one connection from the protocol's bytes, while nothing of it is held.
 
     `plan_topic` returns the plan of a topic name (bytes), or None when its publishes are not plain or not permitted.
     `headers_of` returns the Kafka headers for a topic and a QoS, and the bytes that they take with each record.
-    `undecided` returns how many publishes wait for a transaction. The others are what `Qos1Receiver` works with.
+    `qos2` is the receiver of QoS 2. The others are what `Qos1Receiver` works with.
     """
 
     cdef DeliveryReports _reports
     cdef object _protocol, _pipeline, _producer, _receiver, _acks, _waiting, _access, _acl, _rates, _context
-    cdef object _may_publish, _plan_topic, _headers_of, _undecided, _refusal
+    cdef object _qos2, _may_publish, _plan_topic, _headers_of, _refusal
     cdef dict _plans
     cdef list _patterns
     cdef bytes _name
@@ -54,6 +61,7 @@ cdef class PlainPublishes:
         self,
         DeliveryReports reports,
         receiver,
+        qos2,
         *,
         protocol,
         access,
@@ -62,7 +70,6 @@ cdef class PlainPublishes:
         may_publish,
         plan_topic,
         headers_of,
-        undecided,
     ):
         self._reports, self._receiver, self._protocol = reports, receiver, protocol
         self._pipeline, self._context = receiver.pipeline, receiver.context
@@ -70,9 +77,10 @@ cdef class PlainPublishes:
         self._acks, self._waiting = receiver.acks, receiver.acks.waiting
         self._access, self._acl, self._rates = access, access.acl, rates
         self._receive_maximum = receive_maximum
-        self._may_publish, self._undecided = may_publish, undecided
+        self._may_publish = may_publish
         self._plan_topic, self._headers_of = plan_topic, headers_of
         self._plans, self._patterns = {}, []
+        self._qos2 = qos2
 
     @property
     def plans(self):
@@ -123,9 +131,9 @@ cdef class PlainPublishes:
         return None
 
     def take(self):
-        """Handle the plain publishes at the head of the received bytes; return how many there were.
+        """Handle the plain publishes and PUBRELs at the head of the received bytes; return how many there were.
 
-        It ends before the first packet that is not a plain publish, or that has to wait. Call `next_event` then.
+        It ends before the first packet that is not plain, or that has to wait. Call `next_event` then.
         """
         cdef bytes data
         cdef list values
@@ -136,21 +144,23 @@ cdef class PlainPublishes:
         cdef const unsigned char *name
         cdef const unsigned char *last
         cdef const char *device
-        cdef Py_ssize_t length, taken = 0, size, all_bytes = 0, payload_bytes = 0, qos1 = 0, owed, records_left
-        cdef Py_ssize_t bytes_left, undecided, limit, first_at, name_length, records = 0, produced = 0, room
+        cdef Py_ssize_t length, taken = 0, size, all_bytes = 0, payload_bytes = 0, owed, records_left, bytes_left
+        cdef Py_ssize_t undecided, limit, first_at, name_length, readings = 0, produced = 0, records = 0, room
+        cdef Py_ssize_t[3] received = [0, 0, 0]
         cdef int qos, packet_id
-        cdef bint is_v5
+        cdef bint is_v5, has_qos2 = False
         cdef long long ingest_ms, sequence
         cdef double started_s
         cdef TopicPlan plan
         cdef PlainPublish publish
+        cdef Qos2Packets qos2 = self._reports._qos2
         unread = self._protocol.unread()
         if unread is None:
             return 0
         data, first_at, limit = unread
         start = <const unsigned char *>PyBytes_AS_STRING(data)
         at, last = start + first_at, start + PyBytes_GET_SIZE(data)
-        if last - at < 2 or (at[0] != PUBLISH_QOS0 and at[0] != PUBLISH_QOS1):
+        if last - at < 2 or not is_plain(at[0]):
             return 0
         gate, producer, rates = self._pipeline.gate, self._producer, self._rates
         if gate.is_congested:
@@ -161,16 +171,25 @@ cdef class PlainPublishes:
         records_left, bytes_left = gate.left
         room = producer.left
         is_v5, owed, ingest_ms = self._protocol.version == V5, len(self._waiting), self._context.ingest_ms
-        undecided = self._undecided() if is_v5 else 0
+        undecided = self._qos2.undecided if is_v5 else 0
         take_sequences = self._pipeline.translator.take_sequences
         sequence, started_s = take_sequences(ingest_ms, 0), self._pipeline.clock()
         append = self._waiting.append
         try:
             while last - at >= 2 and records < records_left and all_bytes < bytes_left and owed <= self._receive_maximum:
                 # 1. The packet: fixed header, topic name, packet identifier, and no properties.
-                if at[0] != PUBLISH_QOS0 and at[0] != PUBLISH_QOS1:
+                if not is_plain(at[0]):
                     break
-                qos, length, body = at[0] >> 1 & 1, at[1], at + 2
+                if at[0] >= PUBLISH_QOS2 and not has_qos2:
+                    qos2.begin(self._qos2, self._protocol, self._receive_maximum)
+                    has_qos2 = True
+                if at[0] == PUBREL:
+                    if last - at < 4 or at[1] != 2 or limit < 4 or not qos2.release(at[2] << 8 | at[3]):
+                        break
+                    taken += 1
+                    at += 4
+                    continue
+                qos, length, body = at[0] >> 1 & 3, at[1], at + 2
                 if length & 0x80:
                     if last - at < 3 or at[2] & 0x80:
                         break
@@ -180,13 +199,15 @@ cdef class PlainPublishes:
                     break
                 name_length, name = body[0] << 8 | body[1], body + 2
                 body = name + name_length
-                if end - body < 2 * qos + is_v5:
+                if end - body < (2 if qos else 0) + is_v5:
                     break
                 packet_id = 0
                 if qos:
                     packet_id = body[0] << 8 | body[1]
                     body += 2
-                    if not packet_id or (is_v5 and owed + undecided >= self._receive_maximum):
+                    if not packet_id or (qos == 2 and not qos2.is_new(packet_id)):
+                        break
+                    if qos == 1 and is_v5 and owed + undecided >= self._receive_maximum:
                         break
                 if is_v5:
                     if body[0]:
@@ -199,43 +220,76 @@ cdef class PlainPublishes:
                 device = <const char *>name + plan.device_at if plan.device_at else NULL
                 size = plan.device_end - plan.device_at
                 values = plan.encoder.encode(
-                    <const char *>body, end - body, ingest_ms, sequence + records, device, size
+                    <const char *>body, end - body, ingest_ms, sequence + readings, device, size
                 )
                 # A publish that is not valid must not be counted as one that waits. The producer takes all or none.
-                if values is None or produced + len(values) // 2 > room or (rates is not None and rates.must_wait()):
+                if values is None or (qos < 2 and produced + len(values) // 2 > room):
                     break
-                publish = PlainPublish.__new__(PlainPublish)
-                publish.packet_id, publish.qos, publish.copies, publish.reason = packet_id, qos, 1, _SUCCESS
-                publish.owner, publish.plan, publish.started_s = self, plan, started_s
-                publish.payload = PyBytes_FromStringAndSize(<const char *>body, end - body)
-                # 3. To the producer. When it refuses the first one, all is tried and decided without this module.
-                if not self._produce(publish, values):
+                if rates is not None and rates.must_wait():
                     break
-                if qos:
+                size = end - body + self._records_bytes(plan, qos, values)
+                # 3. To the producer, which takes all or none: a refused first record is tried without this module.
+                if qos == 2:
+                    crc32 = content_crc32(name, name_length, body, end - body)
+                    qos2.publish(packet_id, crc32, plan.target, plan.headers2, values, size, at - start)
+                    records += 1
+                    undecided += 1
+                else:
+                    publish = PlainPublish.__new__(PlainPublish)
+                    publish.packet_id, publish.qos, publish.copies, publish.reason = packet_id, qos, 1, _SUCCESS
+                    publish.owner, publish.plan, publish.started_s, publish.size = self, plan, started_s, size
+                    publish.payload = PyBytes_FromStringAndSize(<const char *>body, end - body)
+                    if not self._produce(publish, values):
+                        break
+                    produced += publish.produced
+                if qos == 1:
                     append(publish)
                     owed += 1
-                    qos1 += 1
                 if rates is not None:
                     rates.count(end - body)
+                received[qos] += 1
                 taken += 1
-                records += publish.records
-                produced += publish.produced
-                all_bytes += publish.size
+                readings += len(values) // 2
+                records += len(values) // 2
+                all_bytes += size
                 payload_bytes += end - body
                 at = end
-                if publish.is_doubtful:
+                if self._refusal is not None:
                     break
         finally:
             self.has_taken_all = at == last
             if taken:
                 self._protocol.skip(at - start, taken)
-                take_sequences(ingest_ms, records)
+                take_sequences(ingest_ms, readings)
+                self._pipeline.metrics.count_received((received[0], received[1], received[2]), payload_bytes)
                 gate.acquire(records, all_bytes)
-                producer.count_produced(produced)
-                self._pipeline.metrics.count_received(taken - qos1, qos1, payload_bytes)
+                if produced:
+                    producer.count_produced(produced)
                 if self._refusal is not None:
                     publish.failed, self._refusal = producer.note_refused(self._refusal), None
+            if has_qos2:
+                qos2.end(data, at - start, started_s)
         return taken
+
+    cdef Py_ssize_t _records_bytes(self, TopicPlan plan, int qos, list values) except -1:
+        """Return the memory that records (key, value, key, value ...) take until Kafka has them; make their headers."""
+        cdef Py_ssize_t at, size
+        if qos == 0:
+            if plan.headers0 is None:
+                plan.headers0, plan.headers0_bytes = self._headers_of(plan.topic, 0)
+            size = plan.headers0_bytes
+        elif qos == 1:
+            if plan.headers1 is None:
+                plan.headers1, plan.headers1_bytes = self._headers_of(plan.topic, 1)
+            size = plan.headers1_bytes
+        else:
+            if plan.headers2 is None:
+                plan.headers2, plan.headers2_bytes = self._headers_of(plan.topic, 2)
+            size = plan.headers2_bytes
+        size = (size + _RECORD_BYTES) * (len(values) // 2)
+        for at in range(0, len(values), 2):
+            size += PyUnicode_GET_LENGTH(values[at]) + PyBytes_GET_SIZE(values[at + 1])
+        return size
 
     cdef bint _produce(self, PlainPublish publish, list values) except -1:
         """Pass the records (key, value, key, value ...) to the producer; return whether it took the first one.
@@ -243,23 +297,11 @@ cdef class PlainPublishes:
         As in `LoopProducer.produce_all`, those behind one that it refuses are not tried.
         """
         cdef TopicPlan plan = publish.plan
-        cdef list headers
         cdef dict record
-        cdef Py_ssize_t at, size
-        if publish.qos:
-            if plan.headers1 is None:
-                plan.headers1, plan.headers1_bytes = self._headers_of(plan.topic, 1)
-            headers, size = plan.headers1, plan.headers1_bytes
-        else:
-            if plan.headers0 is None:
-                plan.headers0, plan.headers0_bytes = self._headers_of(plan.topic, 0)
-            headers, size = plan.headers0, plan.headers0_bytes
+        cdef Py_ssize_t at
         publish.records = len(values) // 2
-        publish.size = PyBytes_GET_SIZE(publish.payload) + publish.records * (_RECORD_BYTES + size)
         produce, arguments = self._producer.producer.produce, (plan.target,)
-        record = {"headers": headers, "on_delivery": publish}
-        for at in range(0, len(values), 2):
-            publish.size += PyUnicode_GET_LENGTH(values[at]) + PyBytes_GET_SIZE(values[at + 1])
+        record = {"headers": plan.headers1 if publish.qos else plan.headers0, "on_delivery": publish}
         try:
             for at in range(0, len(values), 2):
                 record["key"], record["value"] = values[at], values[at + 1]

@@ -61,6 +61,7 @@ cdef class DeliveryReports:
     cdef object _gate, _metrics, _producer, _clock
     cdef dict _stored
     cdef list _acknowledging
+    cdef Qos2Packets _qos2            # shared, because one read is handled at a time
     cdef Py_ssize_t _records, _bytes, _plans
     cdef double _now_s, _latency_sum_s
     cdef Py_ssize_t[MAX_BUCKETS] _latencies
@@ -71,6 +72,7 @@ cdef class DeliveryReports:
         self._gate, self._metrics = pipeline.gate, pipeline.metrics
         self._producer, self._clock = pipeline.producer, pipeline.clock
         self._stored, self._acknowledging = {}, []
+        self._qos2 = Qos2Packets()
         self._buckets = len(LATENCY_BOUNDS_S)
         if self._buckets >= MAX_BUCKETS:
             raise ValueError("too many buckets")

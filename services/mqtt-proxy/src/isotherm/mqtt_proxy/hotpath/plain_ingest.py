@@ -10,6 +10,7 @@ from isotherm.mqtt_proxy.codec.errors import PacketError
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.qos1 import Qos1Receiver
+from isotherm.mqtt_proxy.delivery.qos2 import Qos2Receiver
 from isotherm.mqtt_proxy.hotpath.compiled import DeliveryReports, FieldNames, PlainPublishes, ReadingEncoder, TopicPlan
 from isotherm.mqtt_proxy.ingest.headers import publish_headers
 from isotherm.mqtt_proxy.ingest.producer_record import Headers, headers_bytes
@@ -37,18 +38,17 @@ class PlainIngest:
     def publishes_of(
         self,
         receiver: Qos1Receiver,
+        qos2: Qos2Receiver,
         *,
         protocol: ServerProtocol,
         access: AccessControl,
         rates: Rates | None,
         receive_maximum: int,
         may_publish: Callable[[str], bool],
-        undecided: Callable[[], int],
     ) -> PlainPublishes:
         """Return what takes the plain publishes of one connection.
 
         `may_publish` says whether the client is authorized for a topic, until `access` has other rules.
-        `undecided` returns how many of its QoS 2 publishes are in flight.
         """
         translator, context = receiver.pipeline.translator, receiver.context
 
@@ -79,6 +79,7 @@ class PlainIngest:
         return PlainPublishes(
             self._reports,
             receiver,
+            qos2,
             protocol=protocol,
             access=access,
             rates=rates,
@@ -86,7 +87,6 @@ class PlainIngest:
             may_publish=may_publish,
             plan_topic=plan_topic,
             headers_of=headers_of,
-            undecided=undecided,
         )
 
     def _names_of(self, names: Mapping[str, str]) -> FieldNames:

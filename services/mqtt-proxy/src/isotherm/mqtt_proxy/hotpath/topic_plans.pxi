@@ -31,8 +31,8 @@ cdef class TopicPlan:
     cdef Py_ssize_t device_at, device_end
     cdef ReadingEncoder encoder
     cdef StoredReadings stored
-    cdef list headers0, headers1     # made for the first publish of the QoS
-    cdef Py_ssize_t headers0_bytes, headers1_bytes
+    cdef list headers0, headers1, headers2     # made for the first publish of the QoS
+    cdef Py_ssize_t headers0_bytes, headers1_bytes, headers2_bytes
 
     def __init__(self, str topic, str target, ReadingEncoder encoder, device_span):
         self.topic, self.target, self.encoder = topic, target, encoder
@@ -66,4 +66,7 @@ cdef class TopicPlan:
         if self.headers1 is not None:
             plan.headers1 = [(TOPIC_HEADER, topic), *self.headers1[1:]]
             plan.headers1_bytes = self.headers1_bytes + len(topic) - len(self.topic)
+        if self.headers2 is not None:
+            plan.headers2 = [(TOPIC_HEADER, topic), *self.headers2[1:]]
+            plan.headers2_bytes = self.headers2_bytes + len(topic) - len(self.topic)
         return plan

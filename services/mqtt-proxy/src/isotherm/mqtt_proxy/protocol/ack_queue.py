@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from isotherm.mqtt_proxy.codec.packets import V5, PacketType
 from isotherm.mqtt_proxy.codec.reasons import Reason
@@ -25,6 +25,45 @@ class PendingAck:
         self.reason = SUCCESS
         self.copies = 1
         """How often the packet is sent: once for the PUBLISH and once for each repetition."""
+
+    def repeat(self, _packet_id: int) -> None:
+        """Send the acknowledgement once more, because its PUBLISH came again."""
+        self.copies += 1
+
+
+class PendingAcks:
+    """The acknowledgements of publishes that came one behind the other and are decided together.
+
+    `packets` holds them encoded, with success as their reason.
+    """
+
+    __slots__ = ("_repeated", "is_complete", "packet_ids", "packets", "reason")
+
+    def __init__(self, packet_ids: Sequence[int], packets: bytes) -> None:
+        self.packet_ids = packet_ids
+        self.packets = packets
+        self.is_complete = False
+        self.reason = SUCCESS
+        self._repeated: dict[int, int] = {}
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether `packets` is all that there is to send."""
+        return self.reason is SUCCESS and not self._repeated
+
+    def repeat(self, packet_id: int) -> None:
+        """Send an acknowledgement once more, because its PUBLISH came again."""
+        self._repeated[packet_id] = self._repeated.get(packet_id, 0) + 1
+
+    def parts(self) -> list[PendingAck]:
+        """Return each acknowledgement as one of its own."""
+        acks = []
+        for packet_id in self.packet_ids:
+            ack = PendingAck(packet_id)
+            ack.copies += self._repeated.get(packet_id, 0)
+            ack.is_complete, ack.reason = self.is_complete, self.reason
+            acks.append(ack)
+        return acks
 
 
 class AckQueue:
@@ -48,7 +87,7 @@ class AckQueue:
         self._qos = 1 if packet_type is PacketType.PUBACK else 2
         self._acknowledged = acknowledged
         self._on_sent = on_sent
-        self.waiting: deque[PendingAck] = deque()
+        self.waiting: deque[PendingAck | PendingAcks] = deque()
         """In the order of their PUBLISH. `hotpath` appends acknowledgements of its own, which have the same fields."""
         self._is_closed = False
 
@@ -61,7 +100,21 @@ class AckQueue:
         self.waiting.append(ack)
         return ack
 
-    def complete(self, ack: PendingAck, reason: Reason = SUCCESS) -> None:
+    def expect_all(self, acks: PendingAcks) -> None:
+        """Queue the acknowledgements of several publishes behind those of earlier ones."""
+        self.waiting.append(acks)
+
+    def separate(self, acks: PendingAcks) -> list[PendingAck]:
+        """Let the acknowledgements of several publishes be decided one by one from now on; return them."""
+        parts = acks.parts()
+        if not self._is_closed:
+            at = self.waiting.index(acks)
+            del self.waiting[at]
+            for part in reversed(parts):
+                self.waiting.insert(at, part)
+        return parts
+
+    def complete(self, ack: PendingAck | PendingAcks, reason: Reason = SUCCESS) -> None:
         """Set the reason code of `ack`, and send every complete acknowledgement at the head of the queue.
 
         An MQTT 3.1.1 client receives an acknowledgement without a reason code.
@@ -78,6 +131,13 @@ class AckQueue:
         waiting, protocol, packet_type = self.waiting, self._protocol, self._packet_type
         while waiting and waiting[0].is_complete:
             head = waiting.popleft()
+            if isinstance(head, PendingAcks):
+                if not head.are_plain:
+                    waiting.extendleft(reversed(head.parts()))
+                else:
+                    self._acknowledged[self._qos] += len(head.packet_ids)
+                    protocol.send(head.packets)
+                continue
             reason = head.reason
             if reason is SUCCESS:
                 self._acknowledged[self._qos] += 1
@@ -88,7 +148,7 @@ class AckQueue:
                 protocol.acknowledge(packet_type, head.packet_id, reason)
         self._on_sent()
 
-    def reject(self, ack: PendingAck, reason: Reason) -> bool:
+    def reject(self, ack: PendingAck | PendingAcks, reason: Reason) -> bool:
         """Complete `ack` for a publish that is not stored.
 
         Returns False when the client speaks MQTT 3.1.1: only the end of its connection tells it, and the caller must

@@ -80,12 +80,12 @@ class PublishHandler:
         if plain_ingest is not None:
             self.plain = plain_ingest.publishes_of(
                 self._qos1,
+                self._qos2,
                 protocol=protocol,
                 access=access,
                 rates=rates,
                 receive_maximum=receive_maximum,
                 may_publish=self._may_publish,
-                undecided=lambda: self._qos2.undecided,
             )
         self.attach = self._qos2.attach
         self.release = self._qos2.release

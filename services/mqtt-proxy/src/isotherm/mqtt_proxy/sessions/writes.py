@@ -6,8 +6,8 @@ the end of a connection. `delivery` groups the writes of all clients into transa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
@@ -66,6 +66,20 @@ class SessionWrite:
     source: OrderedSource | None = None
     on_refused: OnRefused | None = None
 
+    @property
+    def packets(self) -> int:
+        """How many packets of a client this write stands for; 1 for a write that no packet caused."""
+        return 1
+
+    @property
+    def publishes(self) -> int:
+        """How many of the packets are publishes."""
+        return 0
+
+    def parts(self) -> Sequence[SessionWrite]:
+        """Return the writes that can be stored one by one instead, in their order; this one if it is a single one."""
+        return (self,)
+
     def apply(self, draft: StoredState | None) -> StoredState | None:
         """Return the session's state after this write, `draft` changed in place; None deletes the state."""
         return draft
@@ -80,6 +94,10 @@ class PublishWrite(SessionWrite):
 
     packet_id: int = 0
     crc32: int = 0
+
+    @property
+    def publishes(self) -> int:
+        return 1
 
     def apply(self, draft: StoredState | None) -> StoredState:
         draft = draft or StoredState()
@@ -107,6 +125,63 @@ class ReleaseWrite(SessionWrite):
     def settle(self, outcome: Outcome) -> None:
         assert self.session is not None
         self.session.releasing.discard(self.packet_id)
+
+
+@dataclass(slots=True, eq=False)
+class PublishesWrite(SessionWrite):
+    """Several QoS 2 PUBLISHes of a client: what the PublishWrites that `separate` returns would store one by one.
+
+    `crc32_of` has the CRC-32 of each content by packet identifier, in the order of the publishes.
+    """
+
+    crc32_of: Mapping[int, int] = field(default_factory=dict)
+    separate: Callable[[], Sequence[PublishWrite]] = tuple
+
+    @property
+    def packets(self) -> int:
+        return len(self.crc32_of)
+
+    @property
+    def publishes(self) -> int:
+        return len(self.crc32_of)
+
+    def parts(self) -> Sequence[SessionWrite]:
+        return self.separate()
+
+    def apply(self, draft: StoredState | None) -> StoredState:
+        draft = draft or StoredState()
+        committed = draft.committed
+        for packet_id, crc32 in self.crc32_of.items():
+            committed.pop(packet_id, None)
+            committed[packet_id] = crc32
+        return draft
+
+    def settle(self, outcome: Outcome) -> None:
+        assert self.session is not None
+        in_flight = self.session.in_flight
+        for packet_id in self.crc32_of:
+            in_flight.pop(packet_id, None)
+
+
+@dataclass(slots=True, eq=False)
+class ReleasesWrite(SessionWrite):
+    """Several PUBRELs of a client: their packet identifiers are free."""
+
+    packet_ids: Sequence[int] = ()
+
+    @property
+    def packets(self) -> int:
+        return len(self.packet_ids)
+
+    def apply(self, draft: StoredState | None) -> StoredState | None:
+        if draft is not None:
+            for packet_id in self.packet_ids:
+                draft.committed.pop(packet_id, None)
+        return draft
+
+    def settle(self, outcome: Outcome) -> None:
+        assert self.session is not None
+        self.session.releasing.difference_update(self.packet_ids)
 
 
 @dataclass(slots=True, eq=False)
