@@ -22,6 +22,9 @@ PURE := services/mqtt-proxy services/coap-ingest proofs/tests/unit/test_proofs_m
 # Without this, the verifier of the contract tests sends usage statistics.
 export PACT_DO_NOT_TRACK := true
 
+# Images of Python often set it; then each process of a test run compiles the whole suite anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup up down ps logs wipe format lint types unit test test-pure contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate fuzz fault-runs prove mutations clean
 
 help: ## Show this list
