@@ -178,9 +178,11 @@ class Batches:
             if not self.table.restore(device_id.encode(), value):
                 self.single.states[device_id] = device_state.decode(value)
 
-    def states(self) -> dict[str, DeviceRuleState]:
-        """Hand all states back and return them."""
+    def states(self, clock_ms: int) -> dict[str, DeviceRuleState]:
+        """Advance all devices to the clock, which a kill has reset; hand their states back and return them."""
+        self.single.clock_ms = clock_ms
         self.advance()
+        self.checkpoint()  # Names every device.
         known = {*self.changelog, *(one["device_id"] for one in self.alerts)}
         for device_id in known | {*self.single.states}:
             self._take(device_id)

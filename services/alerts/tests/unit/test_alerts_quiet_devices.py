@@ -71,7 +71,7 @@ def states(
     """Return all states of both when all devices have come to the same time."""
     for device_id, state in single.states.items():
         single.advance(device_id, state)
-    return single.states, batches.states()
+    return single.states, batches.states(single.clock_ms)
 
 
 def decided(alerts: list[dict[str, Any]]) -> list[str]:
