@@ -68,17 +68,22 @@ def _aborted(history: History) -> Line:
     return history.append(record, id=parts, state="aborted", transaction="aborted", via="")
 
 
+def _identity(record: Line) -> Line:
+    """What an effect of a record has in common with it; its shard of keys follows from the device."""
+    return {name: record[name] for name in ("key", "device", "id")}
+
+
 @fault("aborted-read")
 def store_aborted_record(history: History) -> None:
     """Write a row of an aborted record."""
-    history.add(history.one("row", store=TABLE), id=_aborted(history)["id"])
+    history.add(history.one("row", store=TABLE), **_identity(_aborted(history)))
 
 
 @fault("aborted-read")
 def keep_aborted_late_reading(history: History) -> None:
     """Put an aborted reading into the late topic."""
     aborted = _aborted(history)
-    history.append(history.one("record", topic=LATE), id=aborted["id"])
+    history.append(history.one("record", topic=LATE), **_identity(aborted))
 
 
 @fault("aborted-read")
