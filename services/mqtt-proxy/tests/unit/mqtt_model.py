@@ -25,6 +25,12 @@ class OneRecordTranslator:
         record = ProducerRecord("readings", context.client_id, publish.payload, [])
         return TranslatedPublish([record], [("readings", 1)])
 
+    def plain_route(self, _topic: str, _context: IngestContext) -> None:
+        """Leave every payload to `translate`."""
+
+    def take_sequences(self, _ingest_ms: int, _count: int) -> int:
+        return 0
+
     def dead_letter(self, publish: Publish, context: IngestContext, _detail: str) -> TranslatedPublish:
         return TranslatedPublish(
             [ProducerRecord("dead letters", context.client_id, publish.payload, [])], dead_letters=["refused"]
