@@ -194,7 +194,7 @@ def together(log: Log, session: Session, packet_ids: Sequence[int]) -> Publishes
     def separate() -> list[PublishWrite]:
         return [
             PublishWrite(
-                partial(tell, str(packet_id)),
+                partial(note, str(packet_id)),
                 session=session,
                 records=[ProducerRecord("t", str(packet_id), b"", [])],
                 packet_id=packet_id,
@@ -203,14 +203,14 @@ def together(log: Log, session: Session, packet_ids: Sequence[int]) -> Publishes
             for packet_id in packet_ids
         ]
 
-    def tell(name: str, outcome: Outcome) -> None:
+    def note(name: str, outcome: Outcome) -> None:
         log.told.append((name, outcome))
 
     records = [ProducerRecord("t", str(packet_id), b"", []) for packet_id in packet_ids]
     crc32_of = {packet_id: packet_id * 10 for packet_id in packet_ids}
     session.in_flight.update(crc32_of)
     return PublishesWrite(
-        partial(tell, "all"),
+        partial(note, "all"),
         session=session,
         records=records,
         crc32_of=crc32_of,
