@@ -213,9 +213,10 @@ _MEMBERS = (
 _PLAIN = b"\x00\x15devices/a/temperature"
 
 TARGETS = (
-    Target(name="mqtt-plain-readings", make=readings_target, dictionary=_MEMBERS),
+    Target(name="mqtt-plain-readings", make=readings_target, dictionary=_MEMBERS, is_native=True),
     Target(
         name="mqtt-plain-publishes",
+        is_native=True,
         make=publishes_target,
         dictionary=(
             b"\x32\x24" + _PLAIN + b'\x00\x01{"t": 1.5}',
