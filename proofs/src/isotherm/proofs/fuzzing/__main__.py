@@ -28,15 +28,13 @@ def main() -> int:
     parser.add_argument("--target", choices=sorted(TARGETS), action="append", help="only this one; may be repeated")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="the time by default")
     parser.add_argument("--random", action="store_true", help="without coverage, even if atheris is installed")
-    parser.add_argument("--keep", action="store_true", help="add inputs that run new lines to proofs/corpora")
+    parser.add_argument("--keep", action="store_true", help="add inputs that run something new to proofs/corpora")
     parser.add_argument("--native", action="store_true", help="mqtt-proxy's compiled module, compiled with sanitizers")
     given = parser.parse_args()
     silence_logs()
     names = given.target or [name for name, target in TARGETS.items() if target.is_native or not given.native]
     if not given.native:
-        return _fuzz(
-            names, lambda one: campaign.fuzz(one, given.seconds, given.seed, guided=not given.random), given
-        )
+        return _fuzz(names, lambda one: campaign.fuzz(one, given.seconds, given.seed, guided=not given.random), given)
     if others := [name for name in names if not TARGETS[name].is_native]:
         parser.error(f"--native: {', '.join(others)}: runs no compiled code")
     with tempfile.TemporaryDirectory(prefix="fuzz-build-") as folder:
@@ -63,7 +61,7 @@ def _fuzz(names: Sequence[str], fuzz: Callable[[Target], Outcome], given: argpar
         for one in findings:
             print(f"{name}: {one.data!r}\n{one.report}", flush=True)
         if given.keep:
-            print(f"{name}: {campaign.keep(target, outcome.inputs)} inputs in the corpus", flush=True)
+            print(f"{name}: {campaign.keep(target, outcome)} inputs in the corpus", flush=True)
         found += len(findings)
     return 1 if found else 0
 

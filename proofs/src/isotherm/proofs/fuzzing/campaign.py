@@ -103,9 +103,11 @@ def replay(target: Target, inputs: tuple[bytes, ...]) -> list[Finding]:
     return found
 
 
-def keep(target: Target, inputs: tuple[bytes, ...]) -> int:
-    """Add inputs that run new lines to the committed corpus; return how many inputs it has."""
-    kept = minimised(target.make, {*corpus.load(target.name), *inputs})
+def keep(target: Target, outcome: Outcome) -> int:
+    """Add inputs that run something new to the committed corpus; return how many inputs it has."""
+    # Lines of Python say nothing of compiled code, whose campaign has minimised its inputs already.
+    is_native = outcome.engine == "native"
+    kept = outcome.inputs if is_native else minimised(target.make, {*corpus.load(target.name), *outcome.inputs})
     corpus.save(target.name, kept)
     return len(corpus.load(target.name))
 

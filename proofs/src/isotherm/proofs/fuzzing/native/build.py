@@ -47,11 +47,14 @@ def build(folder: Path) -> Path:
 
 
 def environment() -> Mapping[str, str]:
-    """Return the environment of a process that loads the module. Raises BuildError without the sanitizers' libraries."""
+    """Return the environment of a process that loads the module.
+
+    Raises BuildError without the sanitizers' libraries.
+    """
     found = []
     for name in _PRELOADED:
         path = _run(["gcc", f"-print-file-name={name}"], os.environ).strip()
-        if not os.path.isabs(path):
+        if not Path(path).is_absolute():
             raise BuildError(f"gcc has no {name}")
         found.append(path)
     return {

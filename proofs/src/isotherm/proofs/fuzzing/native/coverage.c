@@ -26,6 +26,11 @@ void isotherm_coverage_begin(void) {
     previous = 0;
 }
 
+/* Take every edge for new again. */
+void isotherm_coverage_forget(void) {
+    memset(seen, 0, sizeof seen);
+}
+
 /* Return how many edges ran for the first time, or in a new class of counts, since isotherm_coverage_begin. */
 int isotherm_coverage_new(void) {
     int found = 0;

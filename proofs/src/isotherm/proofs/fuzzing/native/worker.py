@@ -2,8 +2,8 @@
 
     python -m isotherm.proofs.fuzzing.native.worker MODULE TARGET SECONDS SEED FOLDER
 
-`FOLDER/inputs` holds the corpus and takes the inputs that run something new in the module, `FOLDER/current` is the input
-that is running, and stays there when a sanitizer ends the process.
+`FOLDER/inputs` holds the corpus, and at the end the inputs that run something in the module which no shorter one runs.
+`FOLDER/current` is the input that is running, and stays there when a sanitizer ends the process.
 """
 
 from __future__ import annotations
@@ -68,6 +68,11 @@ def run(target: Target, module: Path, seconds: float, seed: int, folder: Path) -
                     f"{counters.isotherm_coverage_edges()} edges, {size} MiB at most",
                     flush=True,
                 )
+        # What shorter inputs run as well is not kept.
+        counters.isotherm_coverage_forget()
+        for path in sorted((folder / "inputs").iterdir(), key=lambda path: path.stat().st_size):
+            if not try_input(path.read_bytes()):
+                path.unlink()
     signal.setitimer(signal.ITIMER_PROF, 0)
     (folder / "executions").write_text(str(executions), encoding="ascii")
     (folder / "current").unlink()

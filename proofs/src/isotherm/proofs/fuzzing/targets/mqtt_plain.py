@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any, cast
 
 import isotherm.schemas
@@ -23,6 +24,7 @@ from isotherm.mqtt_proxy.sessions.store import Session
 from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
 from isotherm.proofs.fuzzing.target import Target, expect
 from isotherm.proofs.fuzzing.targets.mqtt import RULES
+from isotherm.proofs.fuzzing.targets.mqtt_streams import payload, stream
 from isotherm.servicekit.avro import encoder
 
 _NOW_MS = 1_790_000_000_000
@@ -212,10 +214,17 @@ _MEMBERS = (
 )
 _PLAIN = b"\x00\x15devices/a/temperature"
 
+
+def _stream(random: Random) -> bytes:
+    terms = random.randrange(256)
+    return bytes((terms,)) + stream(random, terms % 2)
+
+
 TARGETS = (
-    Target(name="mqtt-plain-readings", make=readings_target, dictionary=_MEMBERS, is_native=True),
+    Target(name="mqtt-plain-readings", make=readings_target, dictionary=_MEMBERS, generate=payload, is_native=True),
     Target(
         name="mqtt-plain-publishes",
+        generate=_stream,
         is_native=True,
         make=publishes_target,
         dictionary=(

@@ -26,6 +26,7 @@ from isotherm.mqtt_proxy.sessions.store import Session
 from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
 from isotherm.proofs.fuzzing.target import Target, expect
 from isotherm.proofs.fuzzing.targets.mqtt import RULES
+from isotherm.proofs.fuzzing.targets.mqtt_streams import stream
 from isotherm.servicekit.avro import encoder
 from isotherm.servicekit.producer.delivery import LoopProducer
 
@@ -117,8 +118,8 @@ class _Producer(LoopProducer):
 class _Server:
     """One connection of a client, with what Kafka gets of it.
 
-    `terms` has a bit for each of MQTT 5, a durable session, an ACL, small bounds of unfinished publishes, of records and
-    bytes in flight, and of the producer.
+    `terms` has a bit for each of MQTT 5, a durable session, an ACL, small bounds of unfinished publishes, of records
+    and bytes in flight, and of the producer.
     """
 
     def __init__(self, terms: int, *, is_compiled: bool) -> None:
@@ -142,7 +143,9 @@ class _Server:
         producer = _Producer(cast(Any, self), max_outstanding=4 if terms & 32 else 50_000)
         self._producer = producer
         pipeline = IngestPipeline(
-            translator=Translator(Router(_ROUTES, first_match_only=False), dict.fromkeys(("readings", "plain"), _ENCODE), RULES),
+            translator=Translator(
+                Router(_ROUTES, first_match_only=False), dict.fromkeys(("readings", "plain"), _ENCODE), RULES
+            ),
             producer=producer,
             transactions=cast(Any, self),
             gate=InflightGate(*((5, 6_000) if terms & 16 else (1_000_000, 1_000_000_000)), self._metrics),
@@ -206,7 +209,7 @@ class _Server:
         self._pump_if_resumed()
 
     def _end(self, how: int) -> None:
-        """End the open transaction, if there is one: 0 and 1 commit it, 2 aborts it, 3 refuses a record; open the next."""
+        """End the open transaction and begin the next: 0 and 1 commit it, 2 aborts it, 3 refuses one of its records."""
         batch, self._batch = self._batch, None
         if batch is not None:
             if how == 3:
@@ -346,77 +349,6 @@ class _Server:
             self.close(0, "DISCONNECT")
         else:
             self._protocol.accept(session_present=False)
-
-
-_TOPICS = (
-    *(b"devices/attic/temperature",) * 6,
-    b"devices/loft/temperature",
-    b"devices/" + b"x" * 60 + b"/temperature",
-    b"devices/" + b"x" * 250 + b"/temperature",
-    b"devices//temperature",
-    "devices/\u00fc/temperature".encode(),
-    b"homes/attic/temperature",
-    b"homes/special/temperature",
-    b"plain/temperature",
-    b"plain/x",
-    b"raw/a",
-    b"nobody",
-    b"a/+",
-    b"",
-)
-_NUMBERS = (b"1", b"-0", b"21.5", b"1e3", b"0.1", b"-7.25", b"123456789012345678901", b"1" + b"0" * 70 + b".5", b"9" * 18)
-_TIMES = (b"1767225600", b"1767225600000", b"0", b"-1", b"99999999999999", b"100000000000000", b'"2026-01-01"')
-_TEXTS = (b'"attic"', b'"loft"', b'""', b'"\\u0041"', b'"' + b"y" * 255 + b'"', b'"' + b"y" * 257 + b'"', b"null")
-
-
-def _object(random: Random) -> bytes:
-    members = [b'"%b":%b' % (random.choice((b"t", b"value")), random.choice(_NUMBERS))]
-    for name, values in ((b"ts", _TIMES), (b"seq", _NUMBERS), (b"id", _TEXTS), (b"u", _TEXTS), (b"note", _TEXTS)):
-        if random.random() < 0.3:
-            members.append(b'"%b": %b' % (name, random.choice(values)))
-    if random.random() < 0.1:
-        members *= random.choice((2, 30))
-    random.shuffle(members)
-    return b"{" + b",".join(members) + b"}"
-
-
-def payload(random: Random) -> bytes:
-    """Return a payload of readings, mostly plain ones."""
-    kind = random.random()
-    if kind < 0.5:
-        return _object(random)
-    if kind < 0.6:
-        return random.choice(_NUMBERS)
-    if kind < 0.95:
-        return b"[" + b", ".join(_object(random) for _ in range(random.choice((1, 2, 3, 10, 60)))) + b"]"
-    return bytes(random.randrange(256) for _ in range(random.randrange(20)))
-
-
-def _packet(random: Random, version: int) -> bytes:
-    kind = random.random()
-    if kind < 0.2:
-        return b"\x62\x02\0" + bytes((random.randrange(10),))
-    if kind < 0.23:
-        return random.choice((b"\xc0\0", b"\xe0\0", b"\x62\x03\0\1\0", b"\x62\0", b"\x62\x02\0", b"\x60\x02\0\1"))
-    qos = random.choice((0, 1, 1, 2, 2, 3))
-    flags = qos << 1 | (random.choice((1, 8, 9)) if random.random() < 0.05 else 0)
-    topic = random.choice(_TOPICS)
-    body = len(topic).to_bytes(2, "big") + topic + (bytes((0, random.randrange(10))) if qos else b"")
-    if version:
-        body += random.choice((b"\0",) * 8 + (b"\2\1\1", b"\3\x23\0\1", b"\x80\0"))
-    body += payload(random)
-    length = len(body) + (random.choice((-1, 1, 200)) if random.random() < 0.03 else 0)
-    encoded = b""
-    while True:
-        length, low = length >> 7, length & 0x7F
-        encoded += bytes((low | (0x80 if length else 0),))
-        if not length:
-            return bytes((0x30 | flags,)) + encoded + body
-
-
-def stream(random: Random, version: int) -> bytes:
-    """Return what a client sends: mostly plain publishes and PUBRELs."""
-    return b"".join(_packet(random, version) for _ in range(random.choice((1, 3, 8, 20))))
 
 
 def _input(random: Random) -> bytes:
