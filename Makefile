@@ -136,12 +136,12 @@ simulate: setup ## Run worlds from seeds, keep the results: make simulate SEEDS=
 fault-runs: setup ## Random faults on real servers, three brokers among them: the next seeds, RUNS=1 of SECONDS=300; adds to docs/results/fault-runs.txt
 	@JAVA_HOME="$$($(STACK) java-home)" $(BIN)/python -m isotherm.proofs faults --record --runs $(or $(RUNS),1) --seconds $(or $(SECONDS),300)
 
-PROOFS := simulate fuzz contracts-mutations mutations fault-runs
+PROOFS := simulate fuzz fuzz-native contracts-mutations mutations fault-runs
 prove: setup ## Run the long proofs, or P="simulate fuzz": SEEDS=500 of each world, FUZZ_SECONDS=60 of each parser, FAULT_RUNS=3 of FAULT_SECONDS=300
 	@failed=; for part in $(or $(P),$(PROOFS)); do \
 		case $$part in \
 			simulate) much="SEEDS=$(or $(SEEDS),500)" ;; \
-			fuzz) much="SECONDS=$(or $(FUZZ_SECONDS),60)" ;; \
+			fuzz|fuzz-native) much="SECONDS=$(or $(FUZZ_SECONDS),60)" ;; \
 			fault-runs) much="RUNS=$(or $(FAULT_RUNS),3) SECONDS=$(or $(FAULT_SECONDS),300)" ;; \
 			*) much= ;; \
 		esac; \
