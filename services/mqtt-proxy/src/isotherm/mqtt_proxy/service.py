@@ -21,6 +21,7 @@ from isotherm.mqtt_proxy.access.tls import server_context
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import FatalTransactionError, TransactionalWriter
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
+from isotherm.mqtt_proxy.hotpath import session_skim
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.plain_route import Encode
@@ -174,6 +175,7 @@ class Proxy:
             slot=slot or WorkerSlot(first_ordinal=settings.ordinal),
             check_gone=lambda owners: self._conflicts.check(owners, stop.is_set),
             stop=stop,
+            make_skim=session_skim,
         )
         self._producer = build_loop_producer(settings, self._client_id)
         self._producer_health = ProducerHealth(
