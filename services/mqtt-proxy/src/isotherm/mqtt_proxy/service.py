@@ -188,6 +188,7 @@ class Proxy:
             is_committed=self._is_committed,
             on_replacing=partial(self._health.not_ready, "transactions"),
             on_replaced=self._on_producer_replaced,
+            find_successor=self._find_successor,
         )
 
     async def run(self) -> int:
@@ -307,6 +308,11 @@ class Proxy:
         except KafkaException as failure:
             message = f"{topic}, partition {partition}, offset {offset}: whether it is committed is unknown: {failure}"
             raise FatalTransactionError(message) from failure
+
+    def _find_successor(self) -> str | None:
+        """Return the name of another process with this one's transactional id, a standby that took over (ADR 17)."""
+        others = self._conflicts.others([self._settings.ordinal], self._writer.is_given_up)
+        return ", ".join(others.values()) or None
 
     def _on_producer_replaced(self) -> None:
         self._metrics.recoveries += 1
