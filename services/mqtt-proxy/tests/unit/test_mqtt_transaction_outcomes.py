@@ -329,10 +329,13 @@ def test_who_has_the_id_is_asked_until_kafka_tells_and_again_after_each_attempt_
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[ScriptedProducer] = []
+
+    def make() -> ScriptedProducer:
+        made.append(ScriptedProducer(world))
+        return made[-1]
+
     monkeypatch.setattr(transactional_writer, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(
-        world.writer, "_make_producer", lambda: made.append(ScriptedProducer(world)) or cast(Producer, made[-1])
-    )
+    monkeypatch.setattr(world.writer, "_make_producer", make)
     world.takes("commit", LATE_S + 1)
     world.fails("init", failure(KafkaError._TIMED_OUT, retriable=True), after_s=5.0)
     world.fails("find successor", failure(KafkaError._TRANSPORT), after_s=10.0)
