@@ -175,7 +175,7 @@ class System:
     ) -> Started:
         """Start every part as soon as the parts that it needs are ready, and return when all are ready.
 
-        Raises ServerFailed with the last log lines of a part that ended, or is not ready after `ready_timeout_s` seconds.
+        Raises ServerFailed with the last log lines of a part that ended, or is not ready within `ready_timeout_s` s.
         Raises InterruptedStartError when `stopped` was set.
         """
         began = time.monotonic()
