@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from isotherm.demo.system import System
 from isotherm.proofs.__main__ import main
 from isotherm.proofs.faults import command, plan
+from isotherm.proofs.faults.clocks import seconds_ahead
 from isotherm.proofs.faults.command import Happened, next_seed, result_line
 from isotherm.proofs.faults.effects import Means
 from isotherm.proofs.faults.pace import pace
 from isotherm.proofs.faults.plan import Fault, make_plan
 from isotherm.proofs.faults.relay import Relay, Relays
+from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.settings import HttpSettings
 from isotherm.stack.clusters import Nodes
 from isotherm.stack.ports import LOOPBACK, hold_free_port, release
 from isotherm.stack.stack import Stack
@@ -195,3 +199,18 @@ def test_bounds_follow_the_machine_within_limits() -> None:
     assert measured(3.0) == pytest.approx(3.0, rel=0.2)
     assert measured(100.0) == 8.0
     assert measured(0.5) == 1.0
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_clock_is_read_from_any_answer(is_live: bool) -> None:
+    """A service whose main loop has stood still says so with 503; its clock may have jumped all the same."""
+    health = Health(beat_limit_ms=60_000 if is_live else -1)
+    server = MonitoringServer(HttpSettings(port=0), health, CollectorRegistry())
+    server.start()
+    try:
+        ahead_s = seconds_ahead(f"http://{LOOPBACK}:{server.port}/live")
+        assert ahead_s is not None
+        assert abs(ahead_s) < 60.0
+    finally:
+        server.stop()
+    assert seconds_ahead(f"http://{LOOPBACK}:{server.port}/live") is None

@@ -244,7 +244,7 @@ class DistributedWorker:
         """Return whether what this worker owns is certainly still its own, so that it may start tasks.
 
         After a freeze of the process the group may have given its partitions to others, and only a later poll tells
-        so. When another session has passed with turns, a heartbeat was answered or the loss was told.
+        so. When another session has passed with turns, a heartbeat was answered or the loss was told (ADR 156).
         """
         session_ms = self._settings.session_timeout_ms
         still_ms = round(now_ms - self._turned_ms)

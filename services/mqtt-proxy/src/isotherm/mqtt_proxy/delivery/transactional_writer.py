@@ -258,7 +258,7 @@ class TransactionalWriter:
 
         Raises FencedError when another process has taken over, because this one stood still or was cut off: to
         initialise would fence that one, which knows more than this one. Each attempt has a producer of its own, since
-        librdkafka goes on with an initialisation that was given up, and Kafka could get it after a takeover.
+        librdkafka goes on with an initialisation that was given up, and Kafka could get it after a takeover (ADR 155).
         """
         _log.warning("replacing the transactional producer", reason=reason)
         self._on_replacing(reason)
