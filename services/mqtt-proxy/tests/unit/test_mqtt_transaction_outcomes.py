@@ -13,6 +13,7 @@ from isotherm.mqtt_proxy.delivery import transactional_writer
 from isotherm.mqtt_proxy.delivery.transactional_writer import (
     FatalTransactionError,
     FencedError,
+    SuccessorUnknownError,
     TransactionalWriter,
     WriteResult,
 )
@@ -338,7 +339,7 @@ def test_who_has_the_id_is_asked_until_kafka_tells_and_again_after_each_attempt_
     monkeypatch.setattr(world.writer, "_make_producer", make)
     world.takes("commit", LATE_S + 1)
     world.fails("init", failure(KafkaError._TIMED_OUT, retriable=True), after_s=5.0)
-    world.fails("find successor", failure(KafkaError._TRANSPORT), after_s=10.0)
+    world.fails("find successor", SuccessorUnknownError("Kafka is away"), after_s=10.0)
     assert world.write() is WriteResult.COMMITTED
     asked = ["find successor", "find successor"]
     assert world.calls == [*COMMIT, "replacing", "init 5.0", *asked, "init 5.0", "replaced"]
@@ -351,7 +352,7 @@ def test_the_end_of_the_process_ends_the_wait_for_who_has_the_id(world: World) -
     with pytest.raises(FatalTransactionError, match="told to end"):
         world.write()
     world.fails("commit", failure(KafkaError._TIMED_OUT), after_s=TIMEOUT_S)
-    world.fails("find successor", failure(KafkaError._TRANSPORT))
+    world.fails("find successor", SuccessorUnknownError("Kafka is away"))
     with pytest.raises(FatalTransactionError, match="told to end"):
         world.write()
     assert world.calls == [*COMMIT, "replacing", "find successor"]

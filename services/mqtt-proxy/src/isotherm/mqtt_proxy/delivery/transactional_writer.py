@@ -66,6 +66,10 @@ class FencedError(FatalTransactionError):
     """Another process uses our transactional id. This one must end, or each would fence the other forever."""
 
 
+class SuccessorUnknownError(Exception):
+    """At present nobody tells whether another process has taken over the transactional id."""
+
+
 class WriteResult(Enum):
     """How a transaction ended."""
 
@@ -83,7 +87,7 @@ class TransactionalWriter:
     reader finds the record, and raises FatalTransactionError when Kafka cannot tell. The writer calls `on_replacing`
     with the reason when it gives up a producer, and `on_replaced` when the next one is ready; both in its thread.
     `find_successor` returns the name of a process that has taken over the transactional id, None for nobody; it raises
-    KafkaException while Kafka does not tell.
+    SuccessorUnknownError while nobody tells.
     """
 
     def __init__(
@@ -273,12 +277,12 @@ class TransactionalWriter:
         self._on_replaced()
 
     def _check_not_taken_over(self) -> None:
-        """Return as soon as Kafka tells that no other process has the transactional id. Raises FencedError."""
+        """Return as soon as it is known that no other process has the transactional id. Raises FencedError."""
         while True:
             try:
                 successor = self._find_successor()
-            except KafkaException as failure:
-                _log.warning("waiting for Kafka to tell who has the transactional id", reason=str(failure))
+            except SuccessorUnknownError as failure:
+                _log.warning("waiting to learn who has the transactional id", reason=str(failure))
                 self._given_up.wait(_PAUSE_S)
                 self._check_given_up()
             else:
