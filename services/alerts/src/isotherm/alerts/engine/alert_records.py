@@ -64,7 +64,14 @@ def _sentence(kind: str, metric: str, change: Change, unit: str) -> str:
     if kind == "flat":
         return f"{metric} {'has stayed at' if opened else 'moves again:'} {value}{unit}"
     if kind == "silent":
-        return "no reading when one was due" if opened else "readings come again"
+        of_metric = f" of {metric}" if metric else ""
+        return f"no reading{of_metric} when one was due" if opened else f"readings{of_metric} come again"
+    if kind == "unreported":
+        return "the device has a record, and has never given a reading"
+    if kind == "removed":
+        return "the record of the device was removed"
+    if kind == "forgotten":
+        return "the device is forgotten: it has no record, and has given no reading for a long time"
     if kind == "unknown-device":
         return "the topic of devices has no record of this device" if opened else "the device is known now"
     return "the rule was removed from the configuration"

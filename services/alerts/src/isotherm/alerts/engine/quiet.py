@@ -33,14 +33,13 @@ class RateBounds(NamedTuple):
 
 
 class SilenceBounds(NamedTuple):
-    """When the device is silent: after `intervals` of its intervals, and not before `min_ms`.
-
-    `interval_ms` is the configured interval, 0 for the learned one.
-    """
+    """The bounds of the rule `silent` (`rhythm`). `per_metric`: a metric can be silent while others are not."""
 
     intervals: float
+    cautious_intervals: float
     min_ms: int
     interval_ms: int
+    per_metric: bool
 
 
 class QuietBounds(NamedTuple):
@@ -51,12 +50,17 @@ class QuietBounds(NamedTuple):
     flat: FlatBounds | None
     rate: RateBounds | None
     silence: SilenceBounds | None
+    forget_ms: int
+    """After how long without a reading the device is forgotten; 0 for never."""
 
 
 def quiet_bounds(
-    rules: RuleBook, default_bounds: Mapping[str, Bounds], metric: str, device: DeviceMetadata | None
+    rules: RuleBook, default_bounds: Mapping[str, Bounds], metric: str, device: DeviceMetadata | None, forget_ms: int
 ) -> QuietBounds | None:
-    """Return the bounds of a metric of a device; None when a rule needs every reading."""
+    """Return the bounds of a metric of a device; None when a rule needs every reading.
+
+    `forget_ms` is after how long without a reading the device is forgotten, 0 for never.
+    """
     if device is None and rules.unknown_device is not None:
         return None
     bounds = device.bounds if device else default_bounds
@@ -80,13 +84,19 @@ def quiet_bounds(
     silence = None
     if rules.silent is not None:
         values = bounds[rules.silent.key]
-        silence = SilenceBounds(values["intervals"], int(values["min_ms"]), int(values["interval_ms"]))
-    return QuietBounds(low, high, flat, rate, silence)
+        silence = SilenceBounds(
+            values["intervals"],
+            values["cautious_intervals"],
+            int(values["min_ms"]),
+            int(values["interval_ms"]),
+            rules.silent.per_metric,
+        )
+    return QuietBounds(low, high, flat, rate, silence, forget_ms)
 
 
 def is_quiet(state: DeviceRuleState, bounds: Mapping[str, QuietBounds | None]) -> bool:
     """Return whether nothing of a device is open, pending or waiting; `bounds` are those of its metrics."""
-    if state.outbox or not state.metrics:
+    if state.outbox or not state.metrics or state.alive_since_ms >= 0 or state.is_forgotten:
         return False
     histories: set[str] = set()
     for name, metric in state.metrics.items():

@@ -12,6 +12,9 @@ from isotherm.alerts.rules.rule_book import RejectedOverride, RuleBook
 LAYERS = ("model", "region", "home")
 """The attributes whose overrides apply to a device, weakest first. The device's own thresholds override them all."""
 
+MAX_REMOVED = 100_000
+"""Limit of the devices of which the table knows that their record was removed."""
+
 _NO_ATTRIBUTES: Mapping[str, str | None] = dict.fromkeys(LAYERS)
 
 Overrides = Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -24,6 +27,8 @@ class DeviceMetadata:
 
     attributes: Mapping[str, str | None]
     bounds: Mapping[str, Bounds] = field(repr=False)
+    since_ms: int = -1
+    """Time (epoch ms) of the first record that was read; -1 if unknown."""
 
 
 class DeviceTable:
@@ -33,6 +38,7 @@ class DeviceTable:
         self._rules = rules
         self._overrides = overrides
         self._devices: dict[str, DeviceMetadata] = {}
+        self._removed: dict[str, int] = {}
         self.default_bounds: Mapping[str, Bounds] = rules.overridden([])
 
     def __len__(self) -> int:
@@ -47,16 +53,37 @@ class DeviceTable:
         found = self._devices.get(device_id)
         return _NO_ATTRIBUTES if found is None else found.attributes
 
-    def put(self, device_id: str, record: Mapping[str, Any] | None) -> list[RejectedOverride]:
-        """Store the newest record of a device; None removes the device. Return its thresholds that have no effect."""
+    def device_ids(self) -> list[str]:
+        """Return the devices that have a record."""
+        return list(self._devices)
+
+    def removed_ids(self) -> list[str]:
+        """Return the devices whose record was removed, the last `MAX_REMOVED` of them."""
+        return list(self._removed)
+
+    def removed_ms(self, device_id: str) -> int | None:
+        """Return the time (epoch ms) at which the record of a device was removed; None when it was not."""
+        return self._removed.get(device_id)
+
+    def put(self, device_id: str, record: Mapping[str, Any] | None, at_ms: int = -1) -> list[RejectedOverride]:
+        """Store the newest record of a device; None removes the device. Return its thresholds that have no effect.
+
+        `at_ms` is the time of the record (epoch ms), -1 if unknown.
+        """
         if record is None:
             self._devices.pop(device_id, None)
+            self._removed.pop(device_id, None)
+            self._removed[device_id] = at_ms
+            if len(self._removed) > MAX_REMOVED:
+                del self._removed[next(iter(self._removed))]
             return []
+        self._removed.pop(device_id, None)
+        known = self._devices.get(device_id)
         attributes = {name: record[name] for name in LAYERS}
         thresholds: Mapping[str, float] = record["thresholds"]
         layers = [self._overrides.get(name, {}).get(value or "", {}) for name, value in attributes.items()]
         # Most devices have no overrides. They share one object to save memory.
         has_overrides = any(layers) or thresholds
         bounds = self._rules.overridden([*layers, thresholds]) if has_overrides else self.default_bounds
-        self._devices[device_id] = DeviceMetadata(attributes, bounds)
+        self._devices[device_id] = DeviceMetadata(attributes, bounds, at_ms if known is None else known.since_ms)
         return self._rules.rejected_overrides(thresholds)

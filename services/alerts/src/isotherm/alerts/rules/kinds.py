@@ -102,15 +102,33 @@ class FlatRule(BaseMetricRule):
 
 
 class SilentRule(BaseRule):
-    """No reading for `intervals` times the device's usual interval, and at least for `min_ms`."""
+    """No reading for `intervals` times the usual gap between two readings, and at least for `min_ms`.
 
-    bound_names = ("intervals", "min_ms", "interval_ms")
+    A device that is new, or whose gaps are irregular, is silent later: after `cautious_intervals` at the latest.
+    """
+
+    bound_names = ("intervals", "cautious_intervals", "min_ms", "interval_ms", "unreported_ms")
     main_bound = "intervals"
 
     kind: Literal["silent"]
     intervals: float = Field(5.0, gt=1, le=_MAX_INTERVALS, allow_inf_nan=False)
+    cautious_intervals: float = Field(
+        22.0,
+        gt=1,
+        le=_MAX_INTERVALS,
+        allow_inf_nan=False,
+        description="After so many usual gaps a device is silent that is new or irregular; "
+        "`intervals` or less: every device is silent after `intervals`.",
+    )
     min_ms: int = Field(60_000, ge=1_000, le=_MAX_TIME_MS)
-    interval_ms: int = Field(0, ge=0, le=_MAX_TIME_MS, description="The usual interval; 0 learns it from the readings.")
+    interval_ms: int = Field(0, ge=0, le=_MAX_TIME_MS, description="The usual gap; 0 learns it from the readings.")
+    unreported_ms: int = Field(
+        86_400_000,
+        ge=0,
+        le=_MAX_TIME_MS,
+        description="A device with a record that has given no reading for so long is silent; 0: never.",
+    )
+    per_metric: bool = Field(True, description="Tell also of a metric that is silent while others are not.")
 
 
 class UnknownDeviceRule(BaseRule):

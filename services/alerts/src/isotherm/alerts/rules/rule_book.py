@@ -48,6 +48,12 @@ class RuleBook:
                 self.unknown_device = rule
             else:
                 self.by_metric[rule.metric] = (*self.by_metric.get(rule.metric, ()), rule)
+        clashing = sorted(key for key in keys if key.endswith(".silent"))
+        if clashing and self.silent is not None and self.silent.per_metric:
+            raise ValueError(
+                f"the rule {clashing[0]} has the name of a silence of its metric, by the rule `silent`; "
+                "give it another name, or set `per_metric = false`"
+            )
         self.keys = frozenset(keys)
         self.defaults: dict[str, dict[str, float]] = {rule.key: rule.bounds() for rule in rules}
         self.override_keys: dict[str, tuple[str, str]] = {
