@@ -32,6 +32,11 @@ class Metrics:
         self.alerts = counter("alerts_total", "States of alerts written, including repeats.", "rule", "state")
         self.latest = counter("states_written_total", "Records written to the topic of the devices' newest states.")
         self.changes = counter("changelog_records_total", "Device states written to the changelog.")
+        self.forgotten = counter(
+            "devices_forgotten_total",
+            "Devices whose state was removed: their record was, or they have none and have given no reading for "
+            "`forget_after_ms`.",
+        )
         self.devices_read = counter("device_records_total", "Records read from the topic of device metadata.")
         self.devices_refused = counter(
             "device_records_refused_total", "Records of device metadata that could not be decoded."

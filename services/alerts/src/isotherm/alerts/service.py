@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, cast
 
+from aiokafka.partitioner import murmur2
 from confluent_kafka import Producer
 
 from isotherm.alerts.engine.rule_engine import RuleEngine
@@ -79,7 +80,9 @@ class Alerts:
         rules = settings.rule_book()
         overrides = {str(attribute): by_value for attribute, by_value in settings.overrides.items()}
         self._devices = DeviceTable(rules, overrides)
-        self._engine = RuleEngine(rules, self._devices.default_bounds, settings.reorder_ms, settings.max_metrics)
+        self._engine = RuleEngine(
+            rules, self._devices.default_bounds, settings.reorder_ms, settings.max_metrics, settings.forget_after_ms
+        )
         self._target = TargetFollower(settings.kafka, settings.registry, settings.name)
         devices = f"{settings.name}-devices"
         self._follower = DeviceTableFollower(
@@ -162,6 +165,7 @@ class Alerts:
                 max_skew_ms=settings.max_skew_ms,
                 max_publish_delay_ms=settings.max_publish_delay_ms,
                 records_show_time=not aggregates,
+                partition_of=partial(partition_of, partitions),
             )
             self._runner = StreamRunner(
                 settings,
@@ -258,6 +262,11 @@ class Alerts:
 def outputs_producer(settings: AlertsSettings) -> Producer:
     """Return a producer that never gives a record up, because a lost record would have to end the process."""
     return clients.producer(settings.kafka, f"{settings.name}-outputs", delivery_timeout_ms=0, linger_ms=2)
+
+
+def partition_of(partitions: int, device_id: str) -> int:
+    """Return the partition on which every producer puts the readings of a device: murmur2 of the key, as in Java."""
+    return int(murmur2(device_id.encode()) & 0x7FFFFFFF) % partitions
 
 
 def _dead_letter_producer(settings: AlertsSettings, name: str) -> Producer:

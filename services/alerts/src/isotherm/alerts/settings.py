@@ -78,7 +78,8 @@ class AlertsSettings(ServiceSettings):
         ge=0,
         le=86_400_000,
         description="How long a reading waits, in event time, for readings that were measured before it. A reading "
-        "with the device's next sequence number does not wait.",
+        "with the device's next sequence number does not wait, nor one of a metric whose last 32 readings have come in "
+        "order.",
     )
     max_skew_ms: int = Field(
         60_000, ge=0, description="A reading is ignored when it was measured more than this after its ingest time."
@@ -88,6 +89,12 @@ class AlertsSettings(ServiceSettings):
         ge=1,
         le=128,
         description="Most metrics of one device; readings of a further metric become dead-letter records.",
+    )
+    forget_after_ms: int = Field(
+        2_592_000_000,
+        ge=0,
+        description="A device without a record in `devices` is forgotten when it has given no reading for this long: "
+        "its alerts close, and its state and newest values are removed. 0: never.",
     )
     max_publish_delay_ms: int = Field(
         40_000,

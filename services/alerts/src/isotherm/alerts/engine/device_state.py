@@ -6,9 +6,9 @@ states can be recovered without parsing every JSON text.
 
 The compiled code writes a quiet device's state in a compact form instead of JSON. Little-endian: the byte COMPACT, the
 last sign of life (int64), the number of metrics (uint8), and each metric: its name and unit, its numbers with the trend
-(NaN while unknown), the number of its recent times (uint8) and these (int64), the flat rule's key (empty for none) with `since_ms` and anchor, the rate rule's key (empty for
-none) with its highest and its lowest points. A text is a length (uint8) and UTF-8, a list of points a length (uint8)
-and pairs of int64 and double.
+(NaN while unknown), its recent times (a uint8 and so many int64), the flat rule's key (empty for none) with `since_ms`
+and anchor, the rate rule's key (empty for none) with its highest and its lowest points. A text is a length (uint8) and
+UTF-8, a list of points a length (uint8) and pairs of int64 and double.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -160,7 +160,12 @@ def encode(state: DeviceRuleState, due_ms: int | None) -> bytes:
                     one.buffered,
                     one.samples,
                     one.trend_per_hour,
-                    [one.run, one.longest_ms, one.pause_ms, one.pause_at_ms, one.accepted_ms, one.lag_ms],
+                    one.run,
+                    one.longest_ms,
+                    one.pause_ms,
+                    one.pause_at_ms,
+                    one.accepted_ms,
+                    one.lag_ms,
                     one.in_order,
                     one.recent,
                 ]
@@ -235,7 +240,12 @@ def _metric_state(
     buffered: list[list[Any]],
     samples: Iterable[list[Any]] = (),
     trend_per_hour: float | None = None,
-    rhythm: Sequence[Any] = (0, 0.0, 0, 0, 0, 0),
+    run: int = 0,
+    longest_ms: float = 0.0,
+    pause_ms: int = 0,
+    pause_at_ms: int = 0,
+    accepted_ms: int = 0,
+    lag_ms: int = 0,
     in_order: int = 0,
     recent: Iterable[int] = (),
 ) -> MetricState:
@@ -251,9 +261,14 @@ def _metric_state(
         readings,
         _points(samples),
         trend_per_hour,
-        *rhythm,
-        in_order=in_order,
-        recent=list(recent),
+        run,
+        longest_ms,
+        pause_ms,
+        pause_at_ms,
+        accepted_ms,
+        lag_ms,
+        in_order,
+        list(recent),
     )
 
 

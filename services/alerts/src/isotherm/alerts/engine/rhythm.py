@@ -16,18 +16,20 @@ MIN_GAPS = 8
 """How many gaps must be known before a metric can be silent."""
 SETTLED_GAPS = 64
 """How many gaps show that a metric is regular. Until then it is treated as an irregular one."""
-MAX_GAPS = 256
+MAX_GAPS = 512
 """How many gaps the step of the median counts at most."""
 _STEP = 1.5
 """The median moves by this share, divided by the number of gaps: best for gaps of a Poisson process."""
 _FIRST_GAPS = 3
 """So few gaps do not make the median move by half."""
-_RUN, _RUN_STEP = 12, 0.25
+_RUN, _RUN_STEP = 16, 0.25
 """After so many gaps in a row on one side of the median the rhythm is another one: then it moves by this share."""
+_FEW_GAPS = 16
+"""The spare time of a metric of which so many gaps are known is doubled."""
 _LONGEST_FADES = 1.0 - 1.0 / 256
 _LONGEST_GAPS = 8.0
 """The longest gap counts for at most so many usual gaps."""
-_LONGEST_FACTOR = 3.0
+_LONGEST_FACTOR = 4.0
 """A metric is not silent before its longest gap has passed so many times."""
 _PAUSE_FACTOR = 1.5
 """Nor before a pause that comes back has passed so many times."""
@@ -104,10 +106,12 @@ def limit_ms(metric: MetricState, bounds: Bounds) -> int | None:
     if seen < MIN_GAPS:
         return None
     usual_ms, intervals = metric.interval_ms, bounds["intervals"]
-    widest_ms = max(intervals, bounds["cautious_intervals"]) * usual_ms
-    limit = widest_ms
-    if seen >= SETTLED_GAPS:
-        limit = max(intervals * usual_ms, min(_LONGEST_FACTOR * metric.longest_ms, widest_ms))
+    spare = max(bounds["cautious_intervals"] - intervals, 0.0)
+    if seen < SETTLED_GAPS:
+        # The fewer gaps, the less is known of their median.
+        limit = (intervals + spare * (1.0 + _FEW_GAPS / seen)) * usual_ms
+    else:
+        limit = max(intervals * usual_ms, min(_LONGEST_FACTOR * metric.longest_ms, (intervals + spare) * usual_ms))
     # No sum with a time may exceed an int64 of the compiled code.
     return max(int(min(limit, MAX_LIMIT_MS)), metric.accepted_ms, int(bounds["min_ms"]))
 

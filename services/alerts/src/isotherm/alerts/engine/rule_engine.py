@@ -260,9 +260,7 @@ class RuleEngine:
         else:
             self._forget(state, device_id, at_ms, alerts, "forgotten")
 
-    def _forget(
-        self, state: DeviceRuleState, device_id: str, at_ms: int, alerts: list[AlertRecord], why: str
-    ) -> None:
+    def _forget(self, state: DeviceRuleState, device_id: str, at_ms: int, alerts: list[AlertRecord], why: str) -> None:
         for key in sorted(state.rules):
             rule_state = state.rules[key]
             if rule_state.opened_ms is not None:

@@ -3,9 +3,10 @@
 cdef enum:
     MIN_GAPS = 8               # rhythm.MIN_GAPS, and so on
     SETTLED_GAPS = 64
-    MAX_GAPS = 256
+    MAX_GAPS = 512
     FIRST_GAPS = 3
-    RUN = 12
+    RUN = 16
+    FEW_GAPS = 16
     TRUSTED = 32               # reorder.TRUSTED
     RECENT = 4                 # reorder.RECENT
 
@@ -13,7 +14,7 @@ cdef double STEP = 1.5
 cdef double RUN_STEP = 0.25
 cdef double LONGEST_FADES = 1.0 - 1.0 / 256
 cdef double LONGEST_GAPS = 8.0
-cdef double LONGEST_FACTOR = 3.0
+cdef double LONGEST_FACTOR = 4.0
 cdef double MAX_LIMIT_MS = 2.0**60
 cdef int64_t LONG_PAUSE_MS = 1 << 50
 
@@ -69,11 +70,13 @@ cdef inline bint changes_pause(Rhythm *rhythm, int64_t at_ms, int64_t gap_ms) no
 
 cdef inline int64_t limit_of(Rhythm *rhythm, double intervals, double cautious, int64_t min_ms) noexcept:
     """Return after how long without a reading a metric is silent; NEVER while it has no rhythm (rhythm.limit_ms)."""
-    cdef double widest_ms = max(intervals, cautious) * rhythm.usual_ms, limit_ms = widest_ms
+    cdef double limit_ms, spare = max(cautious - intervals, 0.0), usual_ms = rhythm.usual_ms
     if rhythm.seen < MIN_GAPS:
         return NEVER
-    if rhythm.seen >= SETTLED_GAPS:
-        limit_ms = max(intervals * rhythm.usual_ms, min(LONGEST_FACTOR * rhythm.longest_ms, widest_ms))
+    if rhythm.seen < SETTLED_GAPS:
+        limit_ms = (intervals + spare * (1.0 + <double>FEW_GAPS / <double>rhythm.seen)) * usual_ms
+    else:
+        limit_ms = max(intervals * usual_ms, min(LONGEST_FACTOR * rhythm.longest_ms, (intervals + spare) * usual_ms))
     return max(<int64_t>min(limit_ms, MAX_LIMIT_MS), rhythm.accepted_ms, min_ms)
 
 

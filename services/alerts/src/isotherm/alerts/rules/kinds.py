@@ -113,12 +113,13 @@ class SilentRule(BaseRule):
     kind: Literal["silent"]
     intervals: float = Field(5.0, gt=1, le=_MAX_INTERVALS, allow_inf_nan=False)
     cautious_intervals: float = Field(
-        22.0,
+        20.0,
         gt=1,
         le=_MAX_INTERVALS,
         allow_inf_nan=False,
-        description="After so many usual gaps a device is silent that is new or irregular; "
-        "`intervals` or less: every device is silent after `intervals`.",
+        description="A device whose gaps are irregular is silent after so many usual ones at the latest, and a new one, "
+        "of which fewer than 64 gaps are known, after some more. With `intervals` or less every device is silent after "
+        "`intervals`.",
     )
     min_ms: int = Field(60_000, ge=1_000, le=_MAX_TIME_MS)
     interval_ms: int = Field(0, ge=0, le=_MAX_TIME_MS, description="The usual gap; 0 learns it from the readings.")
