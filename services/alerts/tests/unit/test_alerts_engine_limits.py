@@ -229,7 +229,17 @@ SENTENCES = [
     ("flat", "t has stayed at 7.5 Cel", "t moves again: 7.5 Cel"),
     ("silent", "no reading when one was due", "readings come again"),
     ("unknown-device", "the topic of devices has no record of this device", "the device is known now"),
-    ("rule", "the rule was removed from the configuration", "the rule was removed from the configuration"),
+    (
+        "outside-schedule",
+        "t 7.5 Cel at a time outside of the schedule",
+        "t 7.5 Cel is no longer a matter of a time outside of the schedule",
+    ),
+    (
+        "off-group-mean",
+        "t is 7.5 Cel from the mean of its group, more than 5.0 Cel",
+        "t is 7.5 Cel from the mean of its group, no longer more than 5.0 Cel",
+    ),
+    ("all", "the conditions hold together", "the conditions no longer hold together"),
 ]
 
 

@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from isotherm.alerts.engine.device_state import MAX_METRICS
 from isotherm.alerts.routes.kinds import Route, WebhookRoute
-from isotherm.alerts.rules.kinds import DEFAULT_RULES, Rule
+from isotherm.alerts.rules.catalog import DEFAULT_RULES, Rule
 from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.servicekit.settings import ServiceSettings, Settings
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from isotherm.alerts import service
-from isotherm.alerts.rules.kinds import RateRule, Rule, SilentRule, ThresholdRule, UnknownDeviceRule
+from isotherm.alerts.rules.catalog import Rule
+from isotherm.alerts.rules.kinds import RateRule, SilentRule, ThresholdRule, UnknownDeviceRule
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.proofs.kafka.clients.connection import Connection
 from isotherm.proofs.kernel.event_loop import VirtualEventLoop

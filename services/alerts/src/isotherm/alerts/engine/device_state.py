@@ -68,6 +68,8 @@ class RuleState:
     """For rates: the values of the window that no later value exceeds, in order of time."""
     lowest: list[Point] = field(default_factory=list)
     """For rates: the values of the window that no later value is below, in order of time."""
+    version: str = ""
+    """Of the rule by which an alert is open or a condition holds; empty for a state that an earlier release wrote."""
 
     def is_idle(self) -> bool:
         """Return whether the state equals a new one, so that it need not be stored."""
@@ -148,7 +150,8 @@ def encode(state: DeviceRuleState, due_ms: int | None) -> bytes:
                     rule.opened_ms,
                     rule.anchor,
                     rule.severity,
-                    *([rule.highest, rule.lowest] if rule.highest else []),
+                    *([rule.highest, rule.lowest] if rule.highest or rule.version else []),
+                    *([rule.version] if rule.version else []),
                 ]
                 for key, rule in state.rules.items()
             },
@@ -192,8 +195,9 @@ def _rule_state(
     severity: str,
     highest: Iterable[list[Any]] = (),
     lowest: Iterable[list[Any]] = (),
+    version: str = "",
 ) -> RuleState:
-    return RuleState(since_ms, opened_ms, anchor, severity, _points(highest), _points(lowest))
+    return RuleState(since_ms, opened_ms, anchor, severity, _points(highest), _points(lowest), version)
 
 
 def _metric_state(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from isotherm.alerts.engine.device_state import DeviceRuleState, MetricState, RuleState
+from isotherm.alerts.rules.comparisons import OutsideScheduleRule
 from isotherm.alerts.rules.device_table import DeviceMetadata
 from isotherm.alerts.rules.kinds import Bounds, FlatRule, RateRule, ThresholdRule
 from isotherm.alerts.rules.rule_book import RuleBook
@@ -57,7 +58,7 @@ def quiet_bounds(
     rules: RuleBook, default_bounds: Mapping[str, Bounds], metric: str, device: DeviceMetadata | None
 ) -> QuietBounds | None:
     """Return the bounds of a metric of a device; None when a rule needs every reading."""
-    if device is None and rules.unknown_device is not None:
+    if (device is None and rules.unknown_device is not None) or metric in rules.combined:
         return None
     bounds = device.bounds if device else default_bounds
     low, high = -math.inf, math.inf
@@ -65,8 +66,10 @@ def quiet_bounds(
     rate: RateBounds | None = None
     for rule in rules.by_metric.get(metric, ()):
         values = bounds[rule.key]
-        if isinstance(rule, ThresholdRule):
-            if rule.kind == "above":
+        if isinstance(rule, (ThresholdRule, OutsideScheduleRule)):
+            # Outside of its schedule or not: a value that is not beyond the threshold breaks no rule.
+            direction = rule.beyond if isinstance(rule, OutsideScheduleRule) else rule.kind
+            if direction == "above":
                 high = min(high, values["threshold"])
             else:
                 low = max(low, values["threshold"])

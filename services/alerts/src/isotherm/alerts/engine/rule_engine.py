@@ -8,9 +8,9 @@ effects as many short ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from isotherm.alerts.engine import alert_records, quiet, reorder, trend
+from isotherm.alerts.engine import alert_records, combinations, quiet, reorder, rule_changes, trend
 from isotherm.alerts.engine.conditions import Change, Finding, advance, evaluate
 from isotherm.alerts.engine.device_state import (
     DEFAULT_SEVERITY,
@@ -22,8 +22,11 @@ from isotherm.alerts.engine.device_state import (
     RuleState,
 )
 from isotherm.alerts.engine.reading import Reading
+from isotherm.alerts.rules.catalog import Rule
+from isotherm.alerts.rules.comparisons import OffGroupMeanRule
 from isotherm.alerts.rules.device_table import DeviceMetadata
-from isotherm.alerts.rules.kinds import BaseRule, Bounds
+from isotherm.alerts.rules.group_means import GroupMean, GroupMeans
+from isotherm.alerts.rules.kinds import Bounds
 from isotherm.alerts.rules.rule_book import RuleBook
 
 _MIN_INTERVALS = 5
@@ -42,6 +45,7 @@ class RuleEngine:
     default_bounds: Mapping[str, Bounds]
     reorder_ms: int
     max_metrics: int = MAX_METRICS
+    means: GroupMeans = field(default_factory=GroupMeans)
 
     def admits(self, state: DeviceRuleState, reading: Reading) -> bool:
         """Return whether the device may have the reading's metric: the number of metrics is limited."""
@@ -59,7 +63,7 @@ class RuleEngine:
         if not reorder.offer(metric, buffered):
             return None
         state.metrics[reading.metric] = metric
-        alerts: list[AlertRecord] = []
+        alerts = self._end_changed(state, reading.device_id)
         self._release(state, reading.device_id, reading.metric, device, alerts)
         while sum(len(one.buffered) for one in state.metrics.values()) > reorder.MAX_BUFFERED_OF_DEVICE:
             waiting = [name for name, one in state.metrics.items() if one.buffered]
@@ -88,8 +92,8 @@ class RuleEngine:
 
         Returns the alerts that follow, None when nothing was due.
         """
-        alerts: list[AlertRecord] = []
-        was_due = False
+        alerts = self._end_changed(state, device_id)
+        was_due = bool(alerts)
         # Advance from one due time to the next, because the effects of one decide when the next is.
         while (at_ms := self.due_ms(state, device)) is not None and at_ms <= now_ms:
             was_due = True
@@ -97,11 +101,28 @@ class RuleEngine:
             for name in waiting:
                 self._release(state, device_id, name, device, alerts, at_ms)
             if not waiting:
-                self._open_silence(state, device_id, at_ms, alerts)
+                self._open_silence(state, device_id, at_ms, device, alerts)
         if not was_due:
             return None
         state.revision += 1
         state.outbox.extend(alerts)
+        return alerts
+
+    def end_changed(self, state: DeviceRuleState, device_id: str) -> list[AlertRecord] | None:
+        """Close what rules have opened that were removed or changed since; return None when nothing changes."""
+        if not rule_changes.has_ended(self.rules, state):
+            return None
+        alerts = self._end_changed(state, device_id)
+        state.revision += 1
+        state.outbox.extend(alerts)
+        return alerts
+
+    def _end_changed(self, state: DeviceRuleState, device_id: str) -> list[AlertRecord]:
+        alerts = []
+        for key, ended, closed_ms, reason in rule_changes.end(self.rules, state):
+            assert ended.opened_ms is not None
+            change = Change("closed", ended.opened_ms, closed_ms, Finding(False, True, None, None))
+            alerts.append(alert_records.record(device_id, key, ended.severity, "", change, "", reason))
         return alerts
 
     def due_ms(self, state: DeviceRuleState, device: DeviceMetadata | None) -> int | None:
@@ -142,11 +163,27 @@ class RuleEngine:
     ) -> None:
         bounds = device.bounds if device else self.default_bounds
         for rule in self.rules.by_metric.get(name, ()):
-            rule_state = state.rules.get(rule.key) or RuleState()
-            change = evaluate(rule, bounds[rule.key], rule_state, metric)
-            self._store(state, device_id, rule, rule_state, change, metric.unit, alerts)
+            known = state.rules.get(rule.key)
+            if known is not None and rule_changes.is_held(known, metric.event_time_ms):
+                continue
+            rule_state = rule_changes.taken_up(rule, known)
+            mean = self._mean(rule, device) if isinstance(rule, OffGroupMeanRule) else None
+            change = evaluate(rule, bounds[rule.key], rule_state, metric, mean)
+            self._store(state, device_id, rule, rule_state, change, metric.unit, device, alerts)
         metric.samples.clear()
-        self._close_removed_rules(state, device_id, metric.event_time_ms, alerts)
+        for combined in self.rules.combined.get(name, ()):
+            known, at_ms = state.rules.get(combined.key), combinations.time_of(combined, state.metrics)
+            if known is not None and rule_changes.is_held(known, at_ms):
+                continue
+            rule_state = rule_changes.taken_up(combined, known)
+            finding = combinations.find(combined, state.metrics, at_ms)
+            change = advance(rule_state, at_ms, finding, bounds[combined.key]["for_ms"])
+            self._store(state, device_id, combined, rule_state, change, "", device, alerts)
+        rule_changes.forget_removed(self.rules, state, metric.event_time_ms)
+
+    def _mean(self, rule: OffGroupMeanRule, device: DeviceMetadata | None) -> GroupMean | None:
+        group = device.attributes.get(rule.group) if device is not None else None
+        return None if group is None else self.means.get(rule.group, group, rule.metric)
 
     def _evaluate_unknown(
         self,
@@ -161,41 +198,33 @@ class RuleEngine:
         # Most devices are known and need no state of this rule.
         if rule is None or (device is not None and rule_state is None):
             return
-        rule_state = rule_state or RuleState()
+        if rule_state is not None and rule_changes.is_held(rule_state, at_ms):
+            return
+        rule_state = rule_changes.taken_up(rule, rule_state)
         finding = Finding(device is None, device is not None, None, None)
         bounds = device.bounds if device else self.default_bounds
         change = advance(rule_state, at_ms, finding, bounds[UNKNOWN]["for_ms"])
-        self._store(state, device_id, rule, rule_state, change, "", alerts)
-
-    def _close_removed_rules(
-        self, state: DeviceRuleState, device_id: str, at_ms: int, alerts: list[AlertRecord]
-    ) -> None:
-        """Close the alerts of rules that are no longer configured, so that every open alert closes."""
-        if state.rules.keys() <= self.rules.keys:
-            return
-        for key in sorted(state.rules.keys() - self.rules.keys):
-            rule_state = state.rules.pop(key)
-            if rule_state.opened_ms is not None:
-                closed_ms = max(at_ms, rule_state.opened_ms)
-                change = Change("closed", rule_state.opened_ms, closed_ms, Finding(False, True, None, None))
-                alerts.append(alert_records.record(device_id, key, rule_state.severity, "rule", change, ""))
+        self._store(state, device_id, rule, rule_state, change, "", device, alerts)
 
     def _store(
         self,
         state: DeviceRuleState,
         device_id: str,
-        rule: BaseRule,
+        rule: Rule,
         rule_state: RuleState,
         change: Change | None,
         unit: str,
+        device: DeviceMetadata | None,
         alerts: list[AlertRecord],
     ) -> None:
         if change is not None:
             if change.state == "opened":
                 rule_state.severity = rule.severity
-            alerts.append(alert_records.record(device_id, rule.key, rule_state.severity, rule.kind, change, unit))
+            text = alert_records.text_of(rule, device_id, change, unit, device.attributes if device else {})
+            alerts.append(alert_records.record(device_id, rule.key, rule_state.severity, rule.kind, change, unit, text))
             if change.state == "closed":
                 rule_state.severity = DEFAULT_SEVERITY
+        rule_changes.note_version(self.rules, rule, rule_state)
         if rule_state.is_idle():
             state.rules.pop(rule.key, None)
         else:
@@ -227,12 +256,20 @@ class RuleEngine:
             return None
         return seen_ms + silence_ms
 
-    def _open_silence(self, state: DeviceRuleState, device_id: str, at_ms: int, alerts: list[AlertRecord]) -> None:
+    def _open_silence(
+        self,
+        state: DeviceRuleState,
+        device_id: str,
+        at_ms: int,
+        device: DeviceMetadata | None,
+        alerts: list[AlertRecord],
+    ) -> None:
         rule = self.rules.silent
         assert rule is not None
         state.rules[SILENT] = RuleState(opened_ms=at_ms, severity=rule.severity)
         change = Change("opened", at_ms, at_ms, Finding(True, False, None, None))
-        alerts.append(alert_records.record(device_id, rule.key, rule.severity, rule.kind, change, ""))
+        text = alert_records.text_of(rule, device_id, change, "", device.attributes if device else {})
+        alerts.append(alert_records.record(device_id, rule.key, rule.severity, rule.kind, change, "", text))
 
     def _mark_seen(
         self,
@@ -263,7 +300,8 @@ class RuleEngine:
         """Close the silence before a sign of life at `at_ms`; open it first when `advance_time` has not done so."""
         silent_ms = self._silent_after(state, device, state.last_seen_ms)
         if silent_ms is not None and at_ms > silent_ms:
-            self._open_silence(state, device_id, silent_ms, alerts)
+            self._open_silence(state, device_id, silent_ms, device, alerts)
+        rule_changes.forget_ended(state, SILENT, at_ms)
         rule_state = state.rules.get(SILENT)
         # A reading from before the silence does not close it, however late it arrives.
         if rule_state is not None and rule_state.opened_ms is not None and at_ms > rule_state.opened_ms:
