@@ -107,6 +107,7 @@ class _Run(WorkerFaults[_Replica]):
         self.cluster.create_topic(truth.LATEST, 2, is_compacted=True)
         self.cluster.create_topic(settings.dead_letter_topic)
         self.cluster.create_topic(DEVICES, is_compacted=True)
+        self.cluster.create_topic(settings.rules_topic, is_compacted=True)
         self.partitions = [
             (topic, number) for topic in (INPUT, settings.changelog) for number in range(terms.partitions)
         ]

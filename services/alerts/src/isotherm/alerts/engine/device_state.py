@@ -175,12 +175,17 @@ def due_of(value: bytes) -> int | None:
     return None if due == _NEVER else due
 
 
+def is_compact(value: bytes) -> bool:
+    """Return whether a value has the compact form, in which the state of a quiet device is written."""
+    return value[_HEADER.size : _HEADER.size + 1] == bytes([COMPACT])
+
+
 def decode(value: bytes) -> DeviceRuleState:
     """Decode a value of the changelog, also of earlier releases.
 
     Raises ValueError, LookupError, TypeError or struct.error for any other bytes.
     """
-    if value[_HEADER.size : _HEADER.size + 1] == bytes([COMPACT]):
+    if is_compact(value):
         return _decode_compact(value)
     read = json.loads(value[_HEADER.size :])
     metrics = {name: _metric_state(*parts) for name, parts in read["m"].items()}

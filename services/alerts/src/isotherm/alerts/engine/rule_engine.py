@@ -108,10 +108,12 @@ class RuleEngine:
         state.outbox.extend(alerts)
         return alerts
 
-    def end_changed(self, state: DeviceRuleState, device_id: str) -> list[AlertRecord] | None:
-        """Close what rules have opened that were removed or changed since; return None when nothing changes."""
-        if not rule_changes.has_ended(self.rules, state):
-            return None
+    def is_changed(self, state: DeviceRuleState) -> bool:
+        """Return whether something of a device is open or pending by a rule that was removed or changed since."""
+        return rule_changes.has_ended(self.rules, state)
+
+    def end_changed(self, state: DeviceRuleState, device_id: str) -> list[AlertRecord]:
+        """Close what rules have opened that were removed or changed since; return the alerts that follow."""
         alerts = self._end_changed(state, device_id)
         state.revision += 1
         state.outbox.extend(alerts)

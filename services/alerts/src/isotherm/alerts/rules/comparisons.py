@@ -19,7 +19,7 @@ _RESERVED = ("silent", "unknown-device")
 
 
 class OutsideScheduleRule(BaseMetricRule):
-    """The value is beyond a threshold at a time outside of the schedule; the alert also closes when the time is in it."""
+    """The value is beyond a threshold at a time outside of the schedule; a time in it closes the alert, too."""
 
     bound_names = ("threshold", "hysteresis", "for_ms")
     main_bound = "threshold"

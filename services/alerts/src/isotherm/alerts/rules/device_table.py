@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,15 +25,18 @@ class DeviceMetadata:
 
     attributes: Mapping[str, str | None]
     bounds: Mapping[str, Bounds] = field(repr=False)
+    thresholds: Mapping[str, float] = field(default_factory=dict, repr=False)
+    """The device's own, as they stand in its record."""
 
 
 class DeviceTable:
-    """The newest record of each device. One thread writes the table and another reads it."""
+    """The newest record of each device. One thread writes the table, another reads it and changes the rules."""
 
     def __init__(self, rules: RuleBook, overrides: Overrides) -> None:
         self._rules = rules
         self._overrides = overrides
         self._devices: dict[str, DeviceMetadata] = {}
+        self._lock = threading.Lock()
         self.default_bounds: Mapping[str, Bounds] = rules.overridden([])
 
     def __len__(self) -> int:
@@ -50,13 +54,40 @@ class DeviceTable:
     def put(self, device_id: str, record: Mapping[str, Any] | None) -> list[RejectedOverride]:
         """Store the newest record of a device; None removes the device. Return its thresholds that have no effect."""
         if record is None:
-            self._devices.pop(device_id, None)
+            with self._lock:
+                self._devices.pop(device_id, None)
             return []
         attributes = {name: record[name] for name in LAYERS}
         thresholds: Mapping[str, float] = record["thresholds"]
+        with self._lock:
+            bounds = self._bounds(self._rules, self.default_bounds, attributes, thresholds)
+            self._devices[device_id] = DeviceMetadata(attributes, bounds, thresholds)
+            return self._rules.rejected_overrides(thresholds)
+
+    def reload(self, rules: RuleBook) -> None:
+        """Replace the rules, and with them the bounds of every device. No reading may be judged meanwhile."""
+        with self._lock:
+            default_bounds = rules.overridden([])
+            for device_id, one in list(self._devices.items()):
+                bounds = self._bounds(rules, default_bounds, one.attributes, one.thresholds)
+                self._devices[device_id] = DeviceMetadata(one.attributes, bounds, one.thresholds)
+            self._rules, self.default_bounds = rules, default_bounds
+
+    def metadata_under(self, rules: RuleBook, device_id: str) -> DeviceMetadata | None:
+        """Return the metadata that a device would have with other rules; None for a device without a record."""
+        known = self._devices.get(device_id)
+        if known is None:
+            return None
+        bounds = self._bounds(rules, rules.overridden([]), known.attributes, known.thresholds)
+        return DeviceMetadata(known.attributes, bounds, known.thresholds)
+
+    def _bounds(
+        self,
+        rules: RuleBook,
+        default_bounds: Mapping[str, Bounds],
+        attributes: Mapping[str, str | None],
+        thresholds: Mapping[str, float],
+    ) -> Mapping[str, Bounds]:
         layers = [self._overrides.get(name, {}).get(value or "", {}) for name, value in attributes.items()]
         # Most devices have no overrides. They share one object to save memory.
-        has_overrides = any(layers) or thresholds
-        bounds = self._rules.overridden([*layers, thresholds]) if has_overrides else self.default_bounds
-        self._devices[device_id] = DeviceMetadata(attributes, bounds)
-        return self._rules.rejected_overrides(thresholds)
+        return rules.overridden([*layers, thresholds]) if any(layers) or thresholds else default_bounds
