@@ -29,7 +29,12 @@ from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 PARTITIONS = 4
 DEADLINE_S = 240.0
-SHARED = {"isotherm.rules": "AlertRule", "isotherm.connectors": "ConnectorConfig", "isotherm.status": "TaskStatus", "isotherm.silences": "Silence"}
+SHARED = {
+    "isotherm.connectors": "ConnectorConfig",
+    "isotherm.status": "TaskStatus",
+    "isotherm.silences": "Silence",
+    "isotherm.rules": "AlertRule",
+}
 
 Record = Mapping[str, Any]
 

@@ -7,9 +7,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from isotherm.alerts.engine.reading import Reading
 from isotherm.alerts.input.decoding import ReadingDecoder
@@ -241,14 +242,14 @@ class TrialRunner:
         while self._outcomes and not self._ended.is_set():
             key, record = self._outcomes[0]
             failures: list[KafkaError] = []
-            producer.produce(
-                self._topic,
-                key=key,
-                value=self._encode(record),
-                on_delivery=lambda error, _, into=failures: into.append(error) if error is not None else None,
-            )
+            producer.produce(self._topic, key=key, value=self._encode(record), on_delivery=partial(_note, failures))
             if producer.flush(_REQUEST_S) or failures:
                 raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))
             with self._lock:
                 if self._outcomes and self._outcomes[0][1] is record:
                     self._outcomes.popleft()
+
+
+def _note(failures: list[KafkaError], error: KafkaError | None, _message: Message) -> None:
+    if error is not None:
+        failures.append(error)

@@ -98,8 +98,8 @@ class Processor:
     async def reload_rules(self, rule_book: RuleBook) -> None:
         """Judge the next reading by other rules; `end_changed` closes what earlier ones have opened.
 
-        Each device changes over between two of its readings. What the former rules have decided by then is in its state,
-        and nothing else has left the process, so a repeat after a crash agrees with it (ADR 152).
+        Each device changes over between two of its readings. What the former rules have decided by then is in its
+        state, and nothing else has left the process, so a repeat after a crash agrees with it (ADR 152).
         """
         async with self._turn:
             # In a thread: a million devices take a second.
