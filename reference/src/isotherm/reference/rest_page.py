@@ -8,7 +8,7 @@ from typing import Any, cast
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from isotherm.console.api import connectors, dead_letters, devices, silences, topics
+from isotherm.console.api import connectors, dead_letters, devices, rules, silences, topics
 from isotherm.console.connect_api import router
 from isotherm.reference import markdown
 
@@ -84,6 +84,7 @@ def _additions() -> FastAPI:
     app.include_router(topics.router(_NOBODY))
     app.include_router(devices.router(_NOBODY))
     app.include_router(silences.router(_NOBODY))
+    app.include_router(rules.router(_NOBODY))
     return app
 
 
