@@ -26,7 +26,7 @@ from isotherm.console.dead_letters.record import OpenRecords, QueuedRecord, take
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser
 from isotherm.console.devices.device_states import DeviceRecordCache
-from isotherm.console.devices.rules import OUTCOME_PREFIX, TRIAL, RuleControl, Rules, rule_of
+from isotherm.console.devices.rules import OUTCOME, OUTCOME_PREFIX, TRIAL, AlertRule, RuleControl, Rules
 from isotherm.console.devices.silences import SilenceControl, Silences
 from isotherm.console.errors import ConflictError, NotFoundError, UnavailableError
 from isotherm.console.records.decoding import value_decoder
@@ -328,8 +328,8 @@ class World:
         """Keep a record that the console writes."""
         self.records.append((topic, key, record))
         if record.get("role") == TRIAL and self.rule_answer is not None:
-            answer = record | {"rule_id": OUTCOME_PREFIX + key, "role": "outcome", **self.rule_answer}
-            self.rules.rules.update(OUTCOME_PREFIX + key, rule_of(answer))
+            about, times = OUTCOME_PREFIX + key, ("alerts", NOW, "alerts", NOW)
+            self.rules.rules.update(about, AlertRule(about, OUTCOME, "", *times, **self.rule_answer))
 
     def remove(self, topic: str, key: str) -> None:
         """Keep a tombstone that the console writes."""

@@ -66,8 +66,10 @@ _RENAMED = {"created_at": "created_at_ms", "updated_at": "updated_at_ms", "from"
 
 def rule_of(record: Mapping[str, Any]) -> AlertRule:
     """Read a decoded AlertRule record."""
-    times: dict[str, Any] = {new: None if record[old] is None else epoch_ms(record[old]) for old, new in _RENAMED.items()}
-    return AlertRule(**{name: value for name, value in record.items() if name not in _RENAMED}, **times)
+    fields = {name: value for name, value in record.items() if name not in _RENAMED}
+    for old, new in _RENAMED.items():
+        fields[new] = None if record[old] is None else epoch_ms(record[old])
+    return AlertRule(**fields)
 
 
 def record_of(rule: AlertRule) -> dict[str, Any]:
