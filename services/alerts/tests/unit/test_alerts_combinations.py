@@ -104,9 +104,6 @@ OFFICE = {
     "timezone": "Europe/Berlin",
     "periods": [{"weekdays": ["mon", "tue", "wed", "thu", "fri"], "begin": "08:00", "end": "18:00"}],
 }
-    "timezone": "Europe/Berlin",
-    "periods": [{"weekdays": ["mon", "tue", "wed", "thu", "fri"], "begin": "08:00", "end": "18:00"}],
-}
 
 
 def test_outside_of_the_schedule_opens_and_the_schedule_closes() -> None:
