@@ -35,7 +35,7 @@ class Device:
         book = RuleBook([RULE.validate_python(one) for one in rules])
         table = DeviceTable(book, {})
         table.put("d", {"home": "h1", "region": region, "model": None, "thresholds": {}})
-        self.engine = RuleEngine(book, table.default_bounds, 0, means=means or GroupMeans())
+        self.engine = RuleEngine(book, table.default_bounds, 0, means=GroupMeans() if means is None else means)
         self.known, self.state, self.sequence = table.get("d"), DeviceRuleState(), 0
 
     def read(self, metric: str, value: float, at_ms: int) -> list[AlertRecord]:
@@ -263,7 +263,7 @@ def test_what_cannot_be_used_is_named(rule: Any, why: str) -> None:
         ("[[rules]]\nkind = 'warm'", "rule 1: "),
         ("x = 1", "'x' is not allowed"),
         ("rules = 3", "at most 1000"),
-        ("=", ""),
+        ("=", "Invalid"),
     ],
 )
 def test_a_file_of_rules_that_cannot_be_used_is_refused(text: str, why: str) -> None:
