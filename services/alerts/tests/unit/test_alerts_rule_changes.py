@@ -210,7 +210,7 @@ def test_a_bad_file_ends_the_start(tmp_path: Path, file: str) -> None:
 
 def test_new_rules_count_for_every_device() -> None:
     table = DeviceTable(book_of([HOT]), {"home": {"h": {"t.hot": 2.0}}})
-    device = {"home": None, "region": None, "model": None, "thresholds": {}}
+    device: dict[str, Any] = {"home": None, "region": None, "model": None, "thresholds": {}}
     table.put("plain", device)
     table.put("own", device | {"thresholds": {"t.hot.hysteresis": 1.0, "t.cold": 3.0}})
     table.put("at-h", device | {"home": "h"})
