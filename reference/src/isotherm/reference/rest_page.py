@@ -45,6 +45,9 @@ def _lines() -> Iterator[str]:
                     *_fields(body["content"]["application/json"]["schema"], models),
                     "",
                 )
+            if "200" not in operation["responses"]:
+                yield from ("The answer has no body (204).", "")
+                continue
             answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
             if shown := list(_fields(answer, models)):
                 yield from ("The answer:", "", *shown, "")

@@ -236,7 +236,9 @@ class RuleEngine:
         """Return after how many ms without a reading the device is silent; None while that is not known."""
         if self.rules.silent is None:
             return None
-        bounds = (device.bounds if device else self.default_bounds)[SILENT]
+        # While the rules are replaced, a device may have bounds of rules without this one already.
+        bounds = device.bounds.get(SILENT) if device else None
+        bounds = self.default_bounds[SILENT] if bounds is None else bounds
         interval_ms = int(bounds["interval_ms"])
         if not interval_ms:
             learned = [one.interval_ms for one in state.metrics.values() if one.intervals_seen >= _MIN_INTERVALS]

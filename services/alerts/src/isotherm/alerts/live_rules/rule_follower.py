@@ -78,6 +78,8 @@ class RuleFollower:
             # It has one partition, which keeps the records of a rule in order.
             _first, end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_REQUEST_S)
             assign_from_start(consumer, self._topic, [0], _REQUEST_S)
+            # A former version of a rule must not come into force again, not for a moment.
+            newest: dict[str, Message] | None = {}
             while not self._ended.is_set():
                 message = consumer.poll(_POLL_S)
                 if message is None:
@@ -85,23 +87,30 @@ class RuleFollower:
                 error = message.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
-                if error is None:
+                if error is None and newest is None:
                     self._apply(message)
+                elif error is None and newest is not None:
+                    newest[_key_of(message)] = message
                 # The end is reported only after a fetch that brought nothing; compaction may have removed the last one.
-                if error is not None or (message.offset() or 0) + 1 >= end:
-                    if not self._current.is_set():
-                        self._become_current()
+                if newest is not None and (error is not None or (message.offset() or 0) + 1 >= end):
+                    self._apply_all(newest)
+                    newest = None
                     backoff.reset()
         finally:
             consumer.close()
 
-    def _become_current(self) -> None:
+    def _apply_all(self, newest: dict[str, Message]) -> None:
+        """Apply the newest record of each key; a rule whose removal was compacted away is removed."""
+        for rule_id in self._sources.of_topic() - newest.keys():
+            self._sources.put(rule_id, None)
+        for message in newest.values():
+            self._apply(message)
         self._current.set()
         for rule_id, problem in list(self._sources.problems.items()):
             self._tell(rule_id, problem)
 
     def _apply(self, message: Message) -> None:
-        key, value = (message.key() or b"").decode(errors="replace"), message.value()
+        key, value = _key_of(message), message.value()
         try:
             record = None if value is None else self._decode(value).record
         except WireFormatError as error:
@@ -135,3 +144,7 @@ class RuleFollower:
         # Once: every replica and every start comes to the same problem.
         if self._outcomes.get(rule_id) != problem:
             self._trials.tell(rule_id, problem)
+
+
+def _key_of(message: Message) -> str:
+    return (message.key() or b"").decode(errors="replace")

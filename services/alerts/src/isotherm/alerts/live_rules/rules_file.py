@@ -33,9 +33,9 @@ class RulesFile:
     """Watches the file. One that cannot be used is an error in the log, and the former rules stay."""
 
     def __init__(self, path: Path, sources: RuleSources, metrics: Metrics) -> None:
-        """The rules that `sources` has by now are those of the file."""
+        """The rules that `sources` has by now are those of the file, or were: the first look reads it again."""
         self._path, self._sources, self._metrics = path, sources, metrics
-        self._mark = self._mark_of()
+        self._mark: _Mark | None = (0, 0, 0)
 
     def reload_if_changed(self) -> None:
         """Read the file when it is another one or was written since the last call."""
@@ -52,7 +52,7 @@ class RulesFile:
             self._metrics.rules_refused.labels(FILE).inc()
             _log.error("the file of rules cannot be used, the former rules stay", reason=problem)
         else:
-            _log.info("the file of rules was read again", rules=len(self._sources.book.keys))
+            _log.info("the file of rules was read", rules=len(self._sources.book.keys))
 
     def _mark_of(self) -> _Mark | None:
         try:

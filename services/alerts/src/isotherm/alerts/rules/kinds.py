@@ -42,8 +42,11 @@ class BaseRule(Settings):
 
     @property
     def version(self) -> str:
-        """A short text that differs for a rule with other values."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:8]
+        """A short text that differs for a rule with other values.
+
+        Defaults are left out, so that a key that a later release adds changes no version.
+        """
+        return hashlib.sha256(self.model_dump_json(exclude_defaults=True).encode()).hexdigest()[:8]
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -42,6 +42,9 @@ class RuleSources:
     def replace_base(self, rules: Sequence[Rule]) -> str:
         """Replace the rules of the file; return why they cannot be used, empty when they are in force."""
         with self._lock:
+            if list(rules) == self._base:
+                self.problems.pop(FILE, None)
+                return ""
             try:
                 verify_overrides(RuleBook(rules), self._overrides)
                 self.book = self._together(rules, self._of_topic)
