@@ -227,9 +227,19 @@ SENTENCES = [
     ("below", "t 7.5 Cel is below 5.0 Cel", "t 7.5 Cel is no longer below 5.0 Cel"),
     ("rate", "t has changed by 7.5 Cel, more than 5.0 Cel", "t has changed by 7.5 Cel, no longer more than 5.0 Cel"),
     ("flat", "t has stayed at 7.5 Cel", "t moves again: 7.5 Cel"),
-    ("silent", "no reading when one was due", "readings come again"),
+    ("silent", "no reading of t when one was due", "readings of t come again"),
     ("unknown-device", "the topic of devices has no record of this device", "the device is known now"),
-    ("rule", "the rule was removed from the configuration", "the rule was removed from the configuration"),
+    (
+        "outside-schedule",
+        "t 7.5 Cel at a time outside of the schedule",
+        "t 7.5 Cel is no longer a matter of a time outside of the schedule",
+    ),
+    (
+        "off-group-mean",
+        "t is 7.5 Cel from the mean of its group, more than 5.0 Cel",
+        "t is 7.5 Cel from the mean of its group, no longer more than 5.0 Cel",
+    ),
+    ("all", "the conditions hold together", "the conditions no longer hold together"),
 ]
 
 

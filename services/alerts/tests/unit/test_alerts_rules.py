@@ -174,9 +174,11 @@ def test_nobody_is_silent_of_whom_the_interval_is_not_known() -> None:
 def test_an_alert_closes_when_its_rule_is_gone() -> None:
     device = Device(ABOVE)
     device.read(31)
-    without = Device()
+    without = Device({"kind": "below", "metric": "temperature", "threshold": -50})
     without.state, without.minute, without.count = device.state, device.minute, device.count
-    assert without.read(31) == [("closed", 1, 2)]
+    # At the time of the last reading, but after the begin, so that no other alert of the rule has the same id.
+    assert without.read(31) == [("closed", 1, 1)]
+    assert [(one["closed_at"], one["message"]) for one in device.state.outbox[1:]] == [(60_001, "the rule was removed")]
     assert device.state.open_alerts("d") == []
 
 

@@ -65,6 +65,17 @@ class Metrics:
         self.silences_refused = counter(
             "silence_records_refused_total", "Records of silences that could not be read; the previous one stays."
         )
+        self.rules = gauge("rules", "Rules in force.")
+        self.rules_refused = counter(
+            "rules_refused_total",
+            "Rules of the file or the topic that cannot be used; the former ones stay.",
+            "source",
+        )
+        self.means_refused = counter(
+            "group_means_refused_total",
+            "Windows of groups without effect: undecodable, or too-many-groups.",
+            "reason",
+        )
         self.route_pending = gauge(
             "route_pending_alerts", "States of alerts that a route has read and not settled.", "route"
         )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
 from isotherm.alerts.engine.device_state import MAX_METRICS
 from isotherm.alerts.routes.kinds import Route, WebhookRoute
-from isotherm.alerts.rules.kinds import DEFAULT_RULES, Rule
+from isotherm.alerts.rules.catalog import DEFAULT_RULES, Rule
+from isotherm.alerts.rules.device_table import Overrides
 from isotherm.alerts.rules.rule_book import RuleBook
+from isotherm.alerts.rules.rule_sources import verify_overrides
 from isotherm.servicekit.settings import ServiceSettings, Settings
 
 _WEBHOOK = "webhook"
@@ -50,6 +53,12 @@ class AlertsSettings(ServiceSettings):
     silences_topic: str = Field(
         "isotherm.silences", description="Compacted topic of silences, maintenance windows and acknowledgements."
     )
+    rules_topic: str = Field(
+        "isotherm.rules", description="Compacted topic of rules, which stand above the configured ones; empty: none."
+    )
+    groups_topic: str = Field(
+        "temperatures.grouped", description="Topic with the means of groups, read while a rule compares with them."
+    )
     dead_letter_topic: str = Field("alerts.dead-letters", description="Records that cannot be decoded, unchanged.")
     changelog_topic: str | None = Field(
         None, description="Compacted topic of the device states; empty: `<name>-devices-changelog`."
@@ -68,6 +77,9 @@ class AlertsSettings(ServiceSettings):
     )
     rules: list[Rule] = Field(
         default_factory=list, description="The rules, as `[[rules]]` tables; empty: the default rules, see below."
+    )
+    rules_file: Path | None = Field(
+        None, description="A file with `[[rules]]` tables in place of `rules`, read again when it has changed."
     )
     overrides: dict[Literal["model", "region", "home"], dict[str, dict[str, float]]] = Field(
         default_factory=dict,
@@ -127,16 +139,24 @@ class AlertsSettings(ServiceSettings):
     @model_validator(mode="after")
     def _rules_and_overrides_agree(self) -> Self:
         book = self.rule_book()
-        for attribute, by_value in self.overrides.items():
-            for value, bounds in by_value.items():
-                rejected = book.rejected_overrides(bounds) or book.endless_rates(bounds)
-                if rejected:
-                    raise ValueError(f"overrides.{attribute}.{value}: {rejected[0].message}")
+        if self.rules_file is not None and self.rules:
+            raise ValueError("rules and rules_file are both given; use one of them")
+        if self.rules_file is None:
+            verify_overrides(book, self.overrides_by_name)
         return self
+
+    @property
+    def overrides_by_name(self) -> Overrides:
+        """The overrides by attribute, its value and key."""
+        return {str(attribute): by_value for attribute, by_value in self.overrides.items()}
 
     def rule_book(self) -> RuleBook:
         """Return the configured rules, or the default ones."""
-        return RuleBook(self.rules or DEFAULT_RULES)
+        return RuleBook(self.configured_rules())
+
+    def configured_rules(self) -> list[Rule]:
+        """Return the rules of these settings, without those of a file or a topic."""
+        return self.rules or DEFAULT_RULES
 
     @property
     def changelog(self) -> str:

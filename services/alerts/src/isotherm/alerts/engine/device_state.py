@@ -69,6 +69,8 @@ class RuleState:
     """For rates: the values of the window that no later value exceeds, in order of time."""
     lowest: list[Point] = field(default_factory=list)
     """For rates: the values of the window that no later value is below, in order of time."""
+    version: str = ""
+    """Of the rule by which an alert is open or a condition holds; empty for a state that an earlier release wrote."""
 
     def is_idle(self) -> bool:
         """Return whether the state equals a new one, so that it need not be stored."""
@@ -177,7 +179,8 @@ def encode(state: DeviceRuleState, due_ms: int | None) -> bytes:
                     rule.opened_ms,
                     rule.anchor,
                     rule.severity,
-                    *([rule.highest, rule.lowest] if rule.highest else []),
+                    *([rule.highest, rule.lowest] if rule.highest or rule.version else []),
+                    *([rule.version] if rule.version else []),
                 ]
                 for key, rule in state.rules.items()
             },
@@ -203,12 +206,17 @@ def due_of(value: bytes) -> int | None:
     return None if due == _NEVER else due
 
 
+def is_compact(value: bytes) -> bool:
+    """Return whether a value has the compact form, in which the state of a quiet device is written."""
+    return value[_HEADER.size : _HEADER.size + 1] == bytes([COMPACT])
+
+
 def decode(value: bytes) -> DeviceRuleState:
     """Decode a value of the changelog, also of earlier releases.
 
     Raises ValueError, LookupError, TypeError or struct.error for any other bytes.
     """
-    if value[_HEADER.size : _HEADER.size + 1] == bytes([COMPACT]):
+    if is_compact(value):
         return _decode_compact(value)
     read = json.loads(value[_HEADER.size :])
     metrics = {name: _metric_state(*parts) for name, parts in read["m"].items()}
@@ -225,8 +233,9 @@ def _rule_state(
     severity: str,
     highest: Iterable[list[Any]] = (),
     lowest: Iterable[list[Any]] = (),
+    version: str = "",
 ) -> RuleState:
-    return RuleState(since_ms, opened_ms, anchor, severity, _points(highest), _points(lowest))
+    return RuleState(since_ms, opened_ms, anchor, severity, _points(highest), _points(lowest), version)
 
 
 def _metric_state(

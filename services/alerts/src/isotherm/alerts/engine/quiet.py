@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from isotherm.alerts.engine.device_state import DeviceRuleState, MetricState, RuleState
+from isotherm.alerts.rules.comparisons import OutsideScheduleRule
 from isotherm.alerts.rules.device_table import DeviceMetadata
 from isotherm.alerts.rules.kinds import Bounds, FlatRule, RateRule, ThresholdRule
 from isotherm.alerts.rules.rule_book import RuleBook
@@ -61,7 +62,7 @@ def quiet_bounds(
 
     `forget_ms` is after how long without a reading the device is forgotten, 0 for never.
     """
-    if device is None and rules.unknown_device is not None:
+    if (device is None and rules.unknown_device is not None) or metric in rules.combined:
         return None
     bounds = device.bounds if device else default_bounds
     low, high = -math.inf, math.inf
@@ -69,8 +70,10 @@ def quiet_bounds(
     rate: RateBounds | None = None
     for rule in rules.by_metric.get(metric, ()):
         values = bounds[rule.key]
-        if isinstance(rule, ThresholdRule):
-            if rule.kind == "above":
+        if isinstance(rule, (ThresholdRule, OutsideScheduleRule)):
+            # Outside of its schedule or not: a value that is not beyond the threshold breaks no rule.
+            direction = rule.beyond if isinstance(rule, OutsideScheduleRule) else rule.kind
+            if direction == "above":
                 high = min(high, values["threshold"])
             else:
                 low = max(low, values["threshold"])

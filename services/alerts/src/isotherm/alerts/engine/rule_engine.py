@@ -8,9 +8,9 @@ effects as many short ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from isotherm.alerts.engine import alert_records, quiet, reorder, rhythm, silence, trend
+from isotherm.alerts.engine import alert_records, combinations, quiet, reorder, rhythm, rule_changes, silence, trend
 from isotherm.alerts.engine.conditions import Change, Finding, advance, evaluate
 from isotherm.alerts.engine.device_state import (
     DEFAULT_SEVERITY,
@@ -23,8 +23,11 @@ from isotherm.alerts.engine.device_state import (
 )
 from isotherm.alerts.engine.reading import Reading
 from isotherm.alerts.engine.silence import SILENT, SilenceWatch, Tell
+from isotherm.alerts.rules.catalog import Rule
+from isotherm.alerts.rules.comparisons import OffGroupMeanRule
 from isotherm.alerts.rules.device_table import DeviceMetadata
-from isotherm.alerts.rules.kinds import BaseRule, Bounds
+from isotherm.alerts.rules.group_means import GroupMean, GroupMeans
+from isotherm.alerts.rules.kinds import Bounds
 from isotherm.alerts.rules.rule_book import RuleBook
 
 UNKNOWN = "unknown-device"
@@ -42,6 +45,7 @@ class RuleEngine:
     max_metrics: int = MAX_METRICS
     forget_ms: int = 0
     """After how long without a reading a device without a record is forgotten; 0 for never."""
+    means: GroupMeans = field(default_factory=GroupMeans)
 
     def admits(self, state: DeviceRuleState, reading: Reading) -> bool:
         """Return whether the device may have the reading's metric: the number of metrics is limited."""
@@ -64,7 +68,7 @@ class RuleEngine:
         if reading.event_time_ms == metric.newest_ms:
             metric.lag_ms = max(reading.ingest_time_ms - reading.event_time_ms, 0)
         state.metrics[reading.metric], state.is_forgotten = metric, False
-        alerts: list[AlertRecord] = []
+        alerts = self._end_changed(state, reading.device_id)
         self._release(state, reading.device_id, reading.metric, device, alerts)
         while sum(len(one.buffered) for one in state.metrics.values()) > reorder.MAX_BUFFERED_OF_DEVICE:
             waiting = [name for name, one in state.metrics.items() if one.buffered]
@@ -94,8 +98,8 @@ class RuleEngine:
 
         Returns the alerts that follow, None when nothing was due.
         """
-        alerts: list[AlertRecord] = []
-        was_due = False
+        alerts = self._end_changed(state, device_id)
+        was_due = bool(alerts)
         # Advance from one due time to the next, because the effects of one decide when the next is.
         while (at_ms := self.due_ms(state, device)) is not None and at_ms <= now_ms:
             was_due = True
@@ -108,6 +112,25 @@ class RuleEngine:
             return None
         state.revision += 1
         state.outbox.extend(alerts)
+        return alerts
+
+    def is_changed(self, state: DeviceRuleState) -> bool:
+        """Return whether something of a device is open or pending by a rule that was removed or changed since."""
+        return rule_changes.has_ended(self.rules, state)
+
+    def end_changed(self, state: DeviceRuleState, device_id: str) -> list[AlertRecord]:
+        """Close what rules have opened that were removed or changed since; return the alerts that follow."""
+        alerts = self._end_changed(state, device_id)
+        state.revision += 1
+        state.outbox.extend(alerts)
+        return alerts
+
+    def _end_changed(self, state: DeviceRuleState, device_id: str) -> list[AlertRecord]:
+        alerts = []
+        for key, ended, closed_ms, reason in rule_changes.end(self.rules, state):
+            assert ended.opened_ms is not None
+            change = Change("closed", ended.opened_ms, closed_ms, Finding(False, True, None, None))
+            alerts.append(alert_records.record(device_id, key, ended.severity, "", change, "", reason))
         return alerts
 
     def due_ms(self, state: DeviceRuleState, device: DeviceMetadata | None) -> int | None:
@@ -151,7 +174,8 @@ class RuleEngine:
             self._mark_seen(state, device_id, metric.event_time_ms, device, alerts)
             now = metric.event_time_ms, metric.value
             watch = self._watch(device)
-            silence.close(state, silence.key_of(name), now[0], _teller(device_id, alerts))
+            silence.close(state, silence.key_of(name), now[0], self._teller(device_id, device, alerts))
+            rule_changes.forget_ended(state, silence.key_of(name), now[0])
             if before[0] >= 0:
                 rhythm.learn(metric, now[0] - before[0], None if watch is None else watch.metric_limit_ms(metric))
             metric.trend_per_hour, before = trend.followed(metric.trend_per_hour, before, now), now
@@ -168,11 +192,27 @@ class RuleEngine:
     ) -> None:
         bounds = device.bounds if device else self.default_bounds
         for rule in self.rules.by_metric.get(name, ()):
-            rule_state = state.rules.get(rule.key) or RuleState()
-            change = evaluate(rule, bounds[rule.key], rule_state, metric)
-            self._store(state, device_id, rule, rule_state, change, metric.unit, alerts)
+            known = state.rules.get(rule.key)
+            if known is not None and rule_changes.is_held(known, metric.event_time_ms):
+                continue
+            rule_state = rule_changes.taken_up(rule, known)
+            mean = self._mean(rule, device) if isinstance(rule, OffGroupMeanRule) else None
+            change = evaluate(rule, bounds[rule.key], rule_state, metric, mean)
+            self._store(state, device_id, rule, rule_state, change, metric.unit, device, alerts)
         metric.samples.clear()
-        self._close_removed_rules(state, device_id, metric.event_time_ms, alerts)
+        for combined in self.rules.combined.get(name, ()):
+            known, at_ms = state.rules.get(combined.key), combinations.time_of(combined, state.metrics)
+            if known is not None and rule_changes.is_held(known, at_ms):
+                continue
+            rule_state = rule_changes.taken_up(combined, known)
+            finding = combinations.find(combined, state.metrics, at_ms)
+            change = advance(rule_state, at_ms, finding, bounds[combined.key]["for_ms"])
+            self._store(state, device_id, combined, rule_state, change, "", device, alerts)
+        rule_changes.forget_removed(self.rules, state, metric.event_time_ms)
+
+    def _mean(self, rule: OffGroupMeanRule, device: DeviceMetadata | None) -> GroupMean | None:
+        group = device.attributes.get(rule.group) if device is not None else None
+        return None if group is None else self.means.get(rule.group, group, rule.metric)
 
     def _evaluate_unknown(
         self,
@@ -187,43 +227,33 @@ class RuleEngine:
         # Most devices are known and need no state of this rule.
         if rule is None or (device is not None and rule_state is None):
             return
-        rule_state = rule_state or RuleState()
+        if rule_state is not None and rule_changes.is_held(rule_state, at_ms):
+            return
+        rule_state = rule_changes.taken_up(rule, rule_state)
         finding = Finding(device is None, device is not None, None, None)
         bounds = device.bounds if device else self.default_bounds
         change = advance(rule_state, at_ms, finding, bounds[UNKNOWN]["for_ms"])
-        self._store(state, device_id, rule, rule_state, change, "", alerts)
-
-    def _close_removed_rules(
-        self, state: DeviceRuleState, device_id: str, at_ms: int, alerts: list[AlertRecord]
-    ) -> None:
-        """Close the alerts of rules that are no longer configured, so that every open alert closes."""
-        if state.rules.keys() <= self.rules.keys:
-            return
-        for key in sorted(state.rules.keys() - self.rules.keys):
-            if self.rules.silent is not None and self.rules.silent.per_metric and silence.is_silence(key):
-                continue
-            rule_state = state.rules.pop(key)
-            if rule_state.opened_ms is not None:
-                closed_ms = max(at_ms, rule_state.opened_ms)
-                change = Change("closed", rule_state.opened_ms, closed_ms, Finding(False, True, None, None))
-                alerts.append(alert_records.record(device_id, key, rule_state.severity, "rule", change, ""))
+        self._store(state, device_id, rule, rule_state, change, "", device, alerts)
 
     def _store(
         self,
         state: DeviceRuleState,
         device_id: str,
-        rule: BaseRule,
+        rule: Rule,
         rule_state: RuleState,
         change: Change | None,
         unit: str,
+        device: DeviceMetadata | None,
         alerts: list[AlertRecord],
     ) -> None:
         if change is not None:
             if change.state == "opened":
                 rule_state.severity = rule.severity
-            alerts.append(alert_records.record(device_id, rule.key, rule_state.severity, rule.kind, change, unit))
+            text = alert_records.text_of(rule, device_id, change, unit, device.attributes if device else {})
+            alerts.append(alert_records.record(device_id, rule.key, rule_state.severity, rule.kind, change, unit, text))
             if change.state == "closed":
                 rule_state.severity = DEFAULT_SEVERITY
+        rule_changes.note_version(self.rules, rule, rule_state)
         if rule_state.is_idle():
             state.rules.pop(rule.key, None)
         else:
@@ -233,7 +263,18 @@ class RuleEngine:
         rule = self.rules.silent
         if rule is None:
             return None
-        return SilenceWatch(rule, (device.bounds if device else self.default_bounds)[SILENT], self.reorder_ms)
+        # While the rules are replaced, a device may have bounds of rules without this one already.
+        bounds = device.bounds.get(SILENT) if device else None
+        return SilenceWatch(rule, self.default_bounds[SILENT] if bounds is None else bounds, self.reorder_ms)
+
+    def _teller(self, device_id: str, device: DeviceMetadata | None, alerts: list[AlertRecord]) -> Tell:
+        rule, attributes = self.rules.silent, device.attributes if device else {}
+
+        def tell(key: str, severity: str, kind: str, change: Change) -> None:
+            text = alert_records.text_of(rule, device_id, change, "", attributes, key) if rule else None
+            alerts.append(alert_records.record(device_id, key, severity, kind, change, "", text))
+
+        return tell
 
     def _forgotten_ms(self, state: DeviceRuleState, device: DeviceMetadata | None) -> int | None:
         """Return when a device without a record is forgotten if no reading comes; None for never."""
@@ -251,7 +292,7 @@ class RuleEngine:
         alerts: list[AlertRecord],
     ) -> None:
         """Open the silence that is due at `at_ms`, or forget the device if that is due."""
-        watch, tell = self._watch(device), _teller(device_id, alerts)
+        watch, tell = self._watch(device), self._teller(device_id, device, alerts)
         silent_ms = None if watch is None else watch.silent_ms(state)
         if watch is not None and silent_ms is not None and silent_ms + _lag_ms(state) == at_ms:
             watch.open(state, silent_ms, tell)
@@ -285,10 +326,11 @@ class RuleEngine:
         Buffered readings of other metrics that were measured before `at_ms` are signs of life, too.
         """
         buffered = {one.event_time_ms for metric in state.metrics.values() for one in metric.buffered}
-        watch, tell = self._watch(device), _teller(device_id, alerts)
+        watch, tell = self._watch(device), self._teller(device_id, device, alerts)
         for seen_ms in sorted(one for one in {*buffered, at_ms} if state.last_seen_ms < one <= at_ms):
             if watch is not None:
                 watch.end(state, seen_ms, tell)
+            rule_changes.forget_ended(state, SILENT, seen_ms)
             state.last_seen_ms = seen_ms
             if watch is not None:
                 watch.look_at_metrics(state, seen_ms, tell)
@@ -299,10 +341,3 @@ def _lag_ms(state: DeviceRuleState) -> int:
     """Return by how much the device's newest reading was measured before it was taken in."""
     newest = max(state.metrics.values(), key=lambda metric: metric.newest_ms, default=None)
     return 0 if newest is None else newest.lag_ms
-
-
-def _teller(device_id: str, alerts: list[AlertRecord]) -> Tell:
-    def tell(key: str, severity: str, kind: str, change: Change) -> None:
-        alerts.append(alert_records.record(device_id, key, severity, kind, change, ""))
-
-    return tell

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from isotherm.alerts.engine.reading import (
 from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.device_table import DeviceTable
+from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.alerts.stream.device_state_store import DeviceStateStore, PartitionStates
 from isotherm.alerts.stream.outputs import OnStored, Outputs
 
@@ -37,6 +39,8 @@ _WRITES_AT_ONCE = 50
 
 
 _NO_PARTITION = -1
+_LOOK_AT_ONCE = 5_000
+"""So many devices a call of `end_changed` looks at."""
 
 
 class DeviceRef(NamedTuple):
@@ -80,6 +84,8 @@ class Processor:
         """How many alerts of a device Kafka has not acknowledged yet."""
         self._turn, self._settling = asyncio.Lock(), asyncio.Lock()
         self._is_open = True
+        self._to_look_at: deque[DeviceRef] = deque()
+        """Devices that may have alerts of rules that are gone."""
 
     def open(self) -> None:
         """Apply readings from now on: the store has the states of the assigned partitions.
@@ -90,6 +96,55 @@ class Processor:
         self._is_open = True
         self.reschedule(self._devices.removed_ids())
         self.reschedule(self._devices.device_ids(), is_changed=False)
+        # The rules may have changed while no process ran.
+        self._to_look_at = self._all_devices()
+
+    @property
+    def rules(self) -> RuleBook:
+        """The rules in force."""
+        return self._engine.rules
+
+    async def reload_rules(self, rule_book: RuleBook) -> None:
+        """Judge the next reading by other rules; `end_changed` closes what earlier ones have opened.
+
+        Each device changes over between two of its readings. What the former rules have decided by then is in its
+        state, and nothing else has left the process, so a repeat after a crash agrees with it (ADR 152).
+        """
+        async with self._turn:
+            # In a thread: a million devices take a second.
+            await asyncio.to_thread(self._devices.reload, rule_book)
+            self._engine = replace(self._engine, rules=rule_book, default_bounds=self._devices.default_bounds)
+        self._to_look_at = self._all_devices()
+
+    def _all_devices(self) -> deque[DeviceRef]:
+        return deque(DeviceRef(number, one) for number, of in self.store.partitions.items() for one in of.states)
+
+    async def end_changed(self) -> None:
+        """Look at some more devices for alerts of rules that were removed or changed, and close these.
+
+        Raises OutputRefusedError.
+        """
+        for count in range(min(len(self._to_look_at), _LOOK_AT_ONCE)):
+            if count % _WRITES_AT_ONCE == 0:
+                await asyncio.sleep(0)  # Readings are processed meanwhile.
+            await self._outputs.wait_for_room()
+            async with self._turn:
+                if not self._to_look_at or not self._is_open:
+                    return
+                ref = self._to_look_at.popleft()
+                partition = self.store.partitions.get(ref.partition)
+                if partition is not None and partition.may_be_open(ref.device_id):
+                    self._end_changed_of(partition, ref)
+
+    def _end_changed_of(self, partition: PartitionStates, ref: DeviceRef) -> None:
+        state = partition.peek(ref.device_id)
+        if self._engine.is_changed(state):
+            # What is looked at stays in the bytes of the changelog; what is changed does not.
+            state = partition.state(ref.device_id)
+            decided = self._engine.end_changed(state, ref.device_id)
+            self._write_state(partition, ref, state, decided, None)
+            self._unpublished.add(ref)
+        partition.schedule(ref.device_id, self._engine.due_ms(state, self._devices.get(ref.device_id)))
 
     async def process(self, topic: str, number: int, reading: Reading, appended_ms: int | None = None) -> bool:
         """Apply a reading from a partition; `settle` waits until Kafka has its effects.
