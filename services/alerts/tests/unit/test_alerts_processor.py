@@ -23,7 +23,7 @@ from isotherm.alerts.stream.processor import MAX_ALERTS_IN_FLIGHT, Processor
 NOW_MS, MAX_PUBLISH_DELAY_MS = 1_000_000_000, 2_000
 RULES = [
     {"kind": "above", "metric": "temperature", "threshold": 30},
-    {"kind": "silent", "intervals": 3, "min_ms": 1_000},
+    {"kind": "silent", "intervals": 3, "cautious_intervals": 3, "min_ms": 1_000},
 ]
 
 

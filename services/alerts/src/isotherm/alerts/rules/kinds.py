@@ -113,7 +113,7 @@ class SilentRule(BaseRule):
     kind: Literal["silent"]
     intervals: float = Field(5.0, gt=1, le=_MAX_INTERVALS, allow_inf_nan=False)
     cautious_intervals: float = Field(
-        20.0,
+        21.0,
         gt=1,
         le=_MAX_INTERVALS,
         allow_inf_nan=False,
