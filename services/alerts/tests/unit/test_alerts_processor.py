@@ -60,6 +60,9 @@ class Outputs:
     def write_latest(self, device_id: str, state: DeviceRuleState, now_ms: int) -> None:
         self._write("state", (device_id, state.last_seen_ms, state.open_alerts(device_id)))
 
+    def forget_latest(self, device_id: str) -> None:
+        self._write("state", (device_id, None, None))
+
     def of(self, kind: str) -> list[Any]:
         return [one for name, one in self.written if name == kind]
 
