@@ -2,8 +2,8 @@
 
     PYTHONPATH=services/alerts/tests/unit python bench/alerts/silence_bench.py --devices 1000 --seed 1
 
-Each device lives for two to seven days; its usual gap is between 20 s and 10 minutes. Nothing here depends on the load of
-the machine.
+Each device lives for two to seven days; its usual gap is between 20 s and 10 minutes. Nothing here depends on the load
+of the machine.
 """
 
 from __future__ import annotations

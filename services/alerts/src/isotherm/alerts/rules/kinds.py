@@ -117,7 +117,7 @@ class SilentRule(BaseRule):
         gt=1,
         le=_MAX_INTERVALS,
         allow_inf_nan=False,
-        description="A device whose gaps are irregular is silent after so many usual ones at the latest, and a new one, "
+        description="A device whose gaps are irregular is silent after so many usual ones at most, and a new one, "
         "of which fewer than 64 gaps are known, after some more. With `intervals` or less every device is silent after "
         "`intervals`.",
     )
