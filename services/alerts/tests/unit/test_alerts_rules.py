@@ -149,8 +149,8 @@ def test_an_unknown_device_is_told_of_until_it_is_known() -> None:
 
 
 def test_silence_is_told_by_time_or_by_the_reading_that_ends_it() -> None:
-    by_time = Device({"kind": "silent", "intervals": 3, "min_ms": 1_000})
-    by_reading = Device({"kind": "silent", "intervals": 3, "min_ms": 1_000})
+    by_time = Device({"kind": "silent", "intervals": 3, "cautious_intervals": 3, "min_ms": 1_000})
+    by_reading = Device({"kind": "silent", "intervals": 3, "cautious_intervals": 3, "min_ms": 1_000})
     for device in (by_time, by_reading):
         assert device.read(*[20.0] * 8) == []
     due_ms = by_time.engine.due_ms(by_time.state, None)

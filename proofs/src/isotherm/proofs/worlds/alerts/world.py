@@ -76,7 +76,15 @@ def settings_of(terms: Terms) -> AlertsSettings:
         )
         for one in truth.RULES
     ]
-    silence = SilentRule(kind="silent", intervals=3, min_ms=truth.SILENCE_MS, interval_ms=truth.SILENCE_MS // 3)
+    silence = SilentRule(
+        kind="silent",
+        intervals=3,
+        min_ms=truth.SILENCE_MS,
+        interval_ms=truth.SILENCE_MS // 3,
+        # The truth knows the silence of devices only.
+        per_metric=False,
+        unreported_ms=0,
+    )
     unknown = UnknownDeviceRule(kind="unknown-device", for_ms=truth.UNKNOWN_FOR_MS)
     return AlertsSettings(
         name=truth.GROUP,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from isotherm.alerts.engine.device_state import MetricState
 from isotherm.alerts.rules.kinds import Bounds
 
-MIN_GAPS = 8
+MIN_GAPS = 5
 """How many gaps must be known before a metric can be silent."""
 SETTLED_GAPS = 64
 """How many gaps show that a metric is regular. Until then it is treated as an irregular one."""
@@ -24,12 +24,12 @@ _FIRST_GAPS = 3
 """So few gaps do not make the median move by half."""
 _RUN, _RUN_STEP = 16, 0.25
 """After so many gaps in a row on one side of the median the rhythm is another one: then it moves by this share."""
-_FEW_GAPS = 16
+_FEW_GAPS = 24
 """The spare time of a metric of which so many gaps are known is doubled."""
 _LONGEST_FADES = 1.0 - 1.0 / 256
 _LONGEST_GAPS = 8.0
 """The longest gap counts for at most so many usual gaps."""
-_LONGEST_FACTOR = 4.0
+_LONGEST_FACTOR = 5.0
 """A metric is not silent before its longest gap has passed so many times."""
 _PAUSE_FACTOR = 1.5
 """Nor before a pause that comes back has passed so many times."""
@@ -76,7 +76,7 @@ def _learn_pause(metric: MetricState, gap_ms: int) -> bool:
     at_ms = metric.event_time_ms
     if metric.pause_ms and metric.pause_at_ms == at_ms - gap_ms:
         metric.interval_ms = metric.longest_ms = float(min(gap_ms, metric.pause_ms))
-        metric.intervals_seen, metric.run = MIN_GAPS, 0
+        metric.intervals_seen, metric.run = SETTLED_GAPS, 0
         metric.pause_ms = metric.pause_at_ms = metric.accepted_ms = 0
         return True
     if metric.pause_ms and at_ms - metric.pause_at_ms <= _PAUSE_LASTS * metric.pause_ms:

@@ -1,12 +1,12 @@
 # The rhythm of a metric in C (engine.rhythm), and what tells whether its readings come in order (engine.reorder).
 
 cdef enum:
-    MIN_GAPS = 8               # rhythm.MIN_GAPS, and so on
+    MIN_GAPS = 5               # rhythm.MIN_GAPS, and so on
     SETTLED_GAPS = 64
     MAX_GAPS = 512
     FIRST_GAPS = 3
     RUN = 16
-    FEW_GAPS = 16
+    FEW_GAPS = 24
     TRUSTED = 32               # reorder.TRUSTED
     RECENT = 4                 # reorder.RECENT
 
@@ -14,7 +14,7 @@ cdef double STEP = 1.5
 cdef double RUN_STEP = 0.25
 cdef double LONGEST_FADES = 1.0 - 1.0 / 256
 cdef double LONGEST_GAPS = 8.0
-cdef double LONGEST_FACTOR = 4.0
+cdef double LONGEST_FACTOR = 5.0
 cdef double MAX_LIMIT_MS = 2.0**60
 cdef int64_t LONG_PAUSE_MS = 1 << 50
 

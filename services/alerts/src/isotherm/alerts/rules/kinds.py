@@ -137,11 +137,11 @@ class SilentRule(BaseRule):
     kind: Literal["silent"]
     intervals: float = Field(5.0, gt=1, le=_MAX_INTERVALS, allow_inf_nan=False)
     cautious_intervals: float = Field(
-        20.0,
+        21.0,
         gt=1,
         le=_MAX_INTERVALS,
         allow_inf_nan=False,
-        description="A device whose gaps are irregular is silent after so many usual ones at the latest; a new one, "
+        description="A device whose gaps are irregular is silent after so many usual ones at most, and a new one, "
         "of which fewer than 64 gaps are known, after some more. With `intervals` or less every device is silent after "
         "`intervals`.",
     )
