@@ -143,7 +143,7 @@ class RuleFollower:
     def _tell(self, rule_id: str, problem: str) -> None:
         # Once: every replica and every start comes to the same problem.
         if self._outcomes.get(rule_id) != problem:
-            self._trials.tell(rule_id, problem)
+            self._trials.report_problem(rule_id, problem)
 
 
 def _key_of(message: Message) -> str:
