@@ -84,7 +84,7 @@ class Trials:
     def forget(self, trial_id: str) -> None:
         self.forgotten.append(trial_id)
 
-    def tell(self, rule_id: str, problem: str) -> None:
+    def report_problem(self, rule_id: str, problem: str) -> None:
         self.told.append((rule_id, problem))
 
 
@@ -261,8 +261,8 @@ class Producer:
 
 def test_an_outcome_that_kafka_refuses_is_written_again() -> None:
     world, producer = Runner(), Producer(1)
-    world.runner.tell("t.hot", "bad")
-    world.runner.tell("file", "replicas have files of their own")
+    world.runner.report_problem("t.hot", "bad")
+    world.runner.report_problem("file", "replicas have files of their own")
     with pytest.raises(Exception, match=r"timed out|TIMED_OUT"):
         world.runner._write(cast(Any, producer))
     world.runner._write(cast(Any, producer))

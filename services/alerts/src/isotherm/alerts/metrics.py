@@ -65,17 +65,7 @@ class Metrics:
         self.silences_refused = counter(
             "silence_records_refused_total", "Records of silences that could not be read; the previous one stays."
         )
-        self.rules = gauge("rules", "Rules in force.")
-        self.rules_refused = counter(
-            "rules_refused_total",
-            "Rules of the file or the topic that cannot be used; the former ones stay.",
-            "source",
-        )
-        self.means_refused = counter(
-            "group_means_refused_total",
-            "Windows of groups without effect: undecodable, or too-many-groups.",
-            "reason",
-        )
+        self._add_rules()
         self.route_pending = gauge(
             "route_pending_alerts", "States of alerts that a route has read and not settled.", "route"
         )
@@ -83,5 +73,20 @@ class Metrics:
             PREFIX + "reaction_seconds",
             "Time from the ingest time of a reading until the alert that it opened or closed was in Kafka.",
             buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+            registry=self.registry,
+        )
+
+    def _add_rules(self) -> None:
+        self.rules = Gauge(PREFIX + "rules", "Rules in force.", registry=self.registry)
+        self.rules_refused = Counter(
+            PREFIX + "rules_refused_total",
+            "Rules of the file or the topic that cannot be used; the former ones stay.",
+            ["source"],
+            registry=self.registry,
+        )
+        self.means_refused = Counter(
+            PREFIX + "group_means_refused_total",
+            "Windows of groups without effect: undecodable, or too-many-groups.",
+            ["reason"],
             registry=self.registry,
         )

@@ -107,7 +107,7 @@ class RuleFollower:
             self._apply(message)
         self._current.set()
         for rule_id, problem in list(self._sources.problems.items()):
-            self._tell(rule_id, problem)
+            self._report_once(rule_id, problem)
 
     def _apply(self, message: Message) -> None:
         key, value = _key_of(message), message.value()
@@ -138,12 +138,12 @@ class RuleFollower:
         self._metrics.rules_refused.labels("topic").inc()
         _log.error("a rule cannot be used, the former one stays", rule=rule_id, reason=problem)
         if self._current.is_set():
-            self._tell(rule_id, problem)
+            self._report_once(rule_id, problem)
 
-    def _tell(self, rule_id: str, problem: str) -> None:
+    def _report_once(self, rule_id: str, problem: str) -> None:
         # Once: every replica and every start comes to the same problem.
         if self._outcomes.get(rule_id) != problem:
-            self._trials.tell(rule_id, problem)
+            self._trials.report_problem(rule_id, problem)
 
 
 def _key_of(message: Message) -> str:

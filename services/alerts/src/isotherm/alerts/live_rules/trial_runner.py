@@ -120,7 +120,7 @@ class TrialRunner:
         with self._lock:
             self._waiting.pop(trial_id, None)
 
-    def tell(self, rule_id: str, problem: str) -> None:
+    def report_problem(self, rule_id: str, problem: str) -> None:
         """Write to the topic why a rule of it is not in force."""
         if rule_id != FILE:  # Replicas may have different files.
             with self._lock:

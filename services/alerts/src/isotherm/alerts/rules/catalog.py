@@ -64,7 +64,10 @@ def definition_of(rule: Rule) -> str:
 
 def rules_in(text: str) -> list[Rule]:
     """Return the `[[rules]]` tables of a TOML text. Raises ValueError with what is wrong."""
-    read: Mapping[str, Any] = tomllib.loads(text)
+    try:
+        read: Mapping[str, Any] = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("the file is nested too deeply") from None
     unknown = sorted(set(read) - {"rules"})
     if unknown:
         raise ValueError(f"{unknown[0]!r} is not allowed; a file of rules has only [[rules]] tables")
