@@ -338,7 +338,7 @@ def test_a_pause_that_the_server_asks_for_is_kept_within_a_bound() -> None:
 def test_a_silence_mutes_and_is_counted(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = Consumer([alert("muted"), alert("told", rule="silent")])
     made = World(monkeypatch, [consumer], server.url)
-    made.silences.put("s", Silence(RouteFilter(rules=["above"]), None, 0, None))
+    made.silences.put("s", Silence(RouteFilter(rules=["above"]), None, 0, None), 0)
     made.runner.start()
     until(lambda: consumer.committed_offsets == {0: 2})
     made.runner.close()

@@ -130,7 +130,7 @@ class RouteRunner:
                     ends = self._silence_ends(reader)
                     self._health.ready(self.part)
                 for message in messages:
-                    self._take(message, reader, dead_letters)
+                    self._take(message, reader, dead_letters, ends)
                 if ends is not None:
                     self._notify_after_silences(ends, reader)
                 self._notify(target, reader, dead_letters, ends)
@@ -171,7 +171,9 @@ class RouteRunner:
             return None
         return PendingAlert(record | {"attributes": self._attributes(record["device_id"])}, source)
 
-    def _take(self, message: Message, reader: AlertReader, dead_letters: DeadLetterQueue) -> None:
+    def _take(
+        self, message: Message, reader: AlertReader, dead_letters: DeadLetterQueue, ends: SilenceEnds | None
+    ) -> None:
         """Let an alert wait with its group, or settle it. Raises RegistryUnavailableError."""
         source = source_record(message)
         partition, offset = message.partition() or 0, message.offset() or 0
@@ -182,6 +184,8 @@ class RouteRunner:
             reader.settle(partition, offset)
             return
         alert = record | {"attributes": self._attributes(record["device_id"])}
+        if ends is not None:
+            ends.note(alert)
         outcome = None
         if not self._route.filter.takes(alert) or (is_closed(alert) and not self._route.send_resolved):
             outcome = "filtered"
