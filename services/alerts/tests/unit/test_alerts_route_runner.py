@@ -346,7 +346,12 @@ def test_many_notifications_for_a_slow_target_leave_kafka_its_polls(monkeypatch:
     made = World(monkeypatch, [consumer], "http://127.0.0.1:9")
     happened: list[str] = []
     poll = consumer.poll
-    monkeypatch.setattr(consumer, "poll", lambda wait_s: (happened.append("poll"), poll(wait_s))[1])
+
+    def noted(wait_s: float) -> Any:
+        happened.append("poll")
+        return poll(wait_s)
+
+    monkeypatch.setattr(consumer, "poll", noted)
     slow: Any = SimpleNamespace(send=lambda _one: happened.append("send"), close=lambda: None)
     monkeypatch.setattr(made.runner, "_clients", made.runner._clients._replace(target=lambda: slow))
     made.runner.start()

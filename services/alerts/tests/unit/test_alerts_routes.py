@@ -293,7 +293,7 @@ def test_a_template_may_use_the_labels_that_the_route_groups_by() -> None:
         {"kind": "email", **EMAIL, "subject": "{{ group.region }}"},
         {"kind": "pagerduty", "secret_routing_key": "k", "summary": "{{ group.region }}", "send_resolved": False},
     ):
-        assert route_of(**{**fields, "name": "r", "group_by": ["region"]})
+        assert route_of(**{**fields, "name": "r", "group_by": ["region"]}).group_by == ["region"]
 
 
 def test_a_device_named_like_a_command_of_slack_calls_nobody() -> None:
