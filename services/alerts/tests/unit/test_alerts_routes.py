@@ -94,6 +94,8 @@ def posted(route: HttpRoute, *alerts: dict[str, Any]) -> tuple[Post, Any]:
         ([EMAIL | {"recipients": ["nobody"]}], ["routes.0.email.recipients.0", "'nobody'"]),
         ([EMAIL | {"subject": "{% if %}"}], ["routes.0.email.subject", "'{% if %}'"]),
         ([EMAIL | {"password": SECRET}], ["routes.0.email.password", "username and password are given together"]),
+        ([EMAIL | {"username": "u", "password": f"{SECRET}\n"}], ["routes.0.email.password", "visible ASCII"]),
+        ([EMAIL | {"username": "ü", "password": SECRET}], ["routes.0.email.username", "'ü'"]),
         ([EMAIL | {"username": "u"}], ["routes.0.email.password", "username and password are given together"]),
         ([EMAIL | {"security": "none", "username": "u", "password": SECRET}], ["password", "use starttls or tls"]),
         ([{"kind": "slack", "name": "s", "secret_url": f"hooks/{SECRET}"}], ["routes.0.slack.secret_url", "http://"]),

@@ -209,7 +209,7 @@ class EmailRoute(BaseRoute):
         "starttls", description="STARTTLS, which is required then (RFC 3207), TLS from the start (RFC 8314), or none."
     )
     ca_location: str | None = Field(None, description="PEM file of the authorities to trust; empty: the system's.")
-    username: str | None = Field(None, description="User for AUTH (RFC 4954).")
+    username: str | None = Field(None, pattern=r"^[\x20-\x7e]+$", description="User for AUTH (RFC 4954).")
     password: SecretStr | None = Field(None, validate_default=True, description="Its password.")
     sender: Annotated[str, Field(pattern=_MAILBOX)] = Field(description="Address of the sender.")
     recipients: list[Annotated[str, Field(pattern=_MAILBOX)]] = Field(
@@ -233,6 +233,8 @@ class EmailRoute(BaseRoute):
     def _is_kept(cls, password: SecretStr | None, others: ValidationInfo) -> SecretStr | None:
         if (others.data.get("username") is None) != (password is None):
             raise ValueError("username and password are given together or not at all")
+        if password is not None and not re.fullmatch(r"[\x20-\x7e]+", password.get_secret_value()):
+            raise ValueError("it has visible ASCII letters and spaces only")
         if password is not None and others.data.get("security") == "none":
             raise ValueError("with security = 'none' anybody could read it; use starttls or tls")
         return password
