@@ -33,6 +33,7 @@ from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
 from isotherm.contracts.partitions import murmur2_partition, partition_of
 from isotherm.contracts.providers.alerts import PARTITIONS, SETTINGS, processor, source
+from isotherm.kcql.dates import utc
 from isotherm.servicekit.avro import Decoder
 from isotherm.servicekit.health import Health
 
@@ -117,14 +118,14 @@ def _posts(harness: Harness, found: Message) -> object:
 def _mutes(harness: Harness, found: Message) -> object:
     silence = silence_of(Decoder(harness.registry, SILENCE)(found.value).record)
     table = SilenceTable()
-    table.put(found.key, silence)
+    table.put(found.key, silence, 0)
     alert = {"alert_id": scenario.ALERT_ID, "device_id": scenario.DEVICE, "rule": "above", "severity": "warning"}
     for state, region, is_muted in (
         ("opened", "north", True),
         ("opened", "south", silence.alert_id is not None),
         ("closed", "north", silence.alert_id is None),
     ):
-        stated = alert | {"state": state, "attributes": {"region": region}}
+        stated = alert | {"state": state, "attributes": {"region": region}, "opened_at": utc(scenario.START_MS)}
         expect(f"mutes {state} of {region}", table.mutes(stated, scenario.START_MS), is_muted)
     expect("mutes before", table.mutes(alert | {"state": "opened", "attributes": {}}, scenario.START_MS - 1), False)
     return silence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, model_validator
 
 from isotherm.alerts.engine.device_state import MAX_METRICS
-from isotherm.alerts.routes.kinds import Route, WebhookRoute
+from isotherm.alerts.routes.kinds import HttpUrl, Route, Token, WebhookRoute
 from isotherm.alerts.rules.catalog import DEFAULT_RULES, Rule
 from isotherm.alerts.rules.device_table import Overrides
 from isotherm.alerts.rules.rule_book import RuleBook
@@ -21,10 +21,8 @@ _WEBHOOK = "webhook"
 class WebhookSettings(Settings):
     """The route named `webhook`, in the form that it had when it was the only one: every alert in a post of its own."""
 
-    url: str | None = Field(
-        None, pattern=r"^https?://", description="Address to which every alert is posted as JSON; empty: none."
-    )
-    authorization_token: SecretStr | None = Field(None, description="Sent as `Authorization: Bearer ...`.")
+    url: HttpUrl | None = Field(None, description="Address to which every alert is posted as JSON; empty: none.")
+    authorization_token: Token | None = Field(None, description="Sent as `Authorization: Bearer ...`.")
     timeout_ms: int = Field(10_000, ge=100, le=120_000, description="How long one request may take, from end to end.")
     retry_for_ms: int = Field(
         600_000,
