@@ -240,6 +240,7 @@ SENTENCES = [
         "t is 7.5 Cel from the mean of its group, no longer more than 5.0 Cel",
     ),
     ("all", "the conditions hold together", "the conditions no longer hold together"),
+    (
         "unreported",
         "the device has a record, and has never given a reading",
         "the device has a record, and has never given a reading",
