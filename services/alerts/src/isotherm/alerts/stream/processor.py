@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from isotherm.alerts.engine.reading import (
 from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.device_table import DeviceTable
+from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.alerts.stream.device_state_store import DeviceStateStore, PartitionStates
 from isotherm.alerts.stream.outputs import OnStored, Outputs
 
@@ -34,6 +36,11 @@ MAX_ALERTS_IN_FLIGHT = 100
 """Limit of a device's alerts in flight, which its changelog value contains. Its next reading waits for them."""
 _WRITES_AT_ONCE = 50
 """After so many states `settle` lets readings be processed, which would otherwise wait for thousands of states."""
+
+
+_NO_PARTITION = -1
+_LOOK_AT_ONCE = 5_000
+"""So many devices a call of `end_changed` looks at."""
 
 
 class DeviceRef(NamedTuple):
@@ -57,16 +64,18 @@ class Processor:
         max_publish_delay_ms: int,
         records_show_time: bool = True,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        partition_of: Callable[[str], int] = lambda _device_id: _NO_PARTITION,
     ) -> None:
         """`records_show_time` says that a record shows how far its topic was read.
 
-        Repartitioned records do not: an earlier one may not have been forwarded yet.
+        Repartitioned records do not: an earlier one may not have been forwarded yet. `partition_of` returns the
+        partition of the readings of a device, for a device that has not given any.
         """
         self.store = store
         self._engine, self._devices, self._outputs, self._metrics = engine, devices, outputs, metrics
         self._max_skew_ms, self._max_publish_delay_ms = max_skew_ms, max_publish_delay_ms
         self._records_show_time = records_show_time
-        self._now_ms = now_ms
+        self._now_ms, self._partition_of = now_ms, partition_of
         self._unpublished: set[DeviceRef] = set()
         """Devices whose newest state is not written to its topic yet."""
         self._unsaved: set[DeviceRef] = set()
@@ -75,10 +84,67 @@ class Processor:
         """How many alerts of a device Kafka has not acknowledged yet."""
         self._turn, self._settling = asyncio.Lock(), asyncio.Lock()
         self._is_open = True
+        self._to_look_at: deque[DeviceRef] = deque()
+        """Devices that may have alerts of rules that are gone."""
 
     def open(self) -> None:
-        """Apply readings from now on: the store has the states of the assigned partitions."""
+        """Apply readings from now on: the store has the states of the assigned partitions.
+
+        Devices that have left the registry since their state was written are due, and so are those that have a record
+        and may never have given a reading.
+        """
         self._is_open = True
+        self.reschedule(self._devices.removed_ids())
+        self.reschedule(self._devices.device_ids(), is_changed=False)
+        # The rules may have changed while no process ran.
+        self._to_look_at = self._all_devices()
+
+    @property
+    def rules(self) -> RuleBook:
+        """The rules in force."""
+        return self._engine.rules
+
+    async def reload_rules(self, rule_book: RuleBook) -> None:
+        """Judge the next reading by other rules; `end_changed` closes what earlier ones have opened.
+
+        Each device changes over between two of its readings. What the former rules have decided by then is in its
+        state, and nothing else has left the process, so a repeat after a crash agrees with it (ADR 152).
+        """
+        async with self._turn:
+            # In a thread: a million devices take a second.
+            await asyncio.to_thread(self._devices.reload, rule_book)
+            self._engine = replace(self._engine, rules=rule_book, default_bounds=self._devices.default_bounds)
+        self._to_look_at = self._all_devices()
+
+    def _all_devices(self) -> deque[DeviceRef]:
+        return deque(DeviceRef(number, one) for number, of in self.store.partitions.items() for one in of.states)
+
+    async def end_changed(self) -> None:
+        """Look at some more devices for alerts of rules that were removed or changed, and close these.
+
+        Raises OutputRefusedError.
+        """
+        for count in range(min(len(self._to_look_at), _LOOK_AT_ONCE)):
+            if count % _WRITES_AT_ONCE == 0:
+                await asyncio.sleep(0)  # Readings are processed meanwhile.
+            await self._outputs.wait_for_room()
+            async with self._turn:
+                if not self._to_look_at or not self._is_open:
+                    return
+                ref = self._to_look_at.popleft()
+                partition = self.store.partitions.get(ref.partition)
+                if partition is not None and partition.may_be_open(ref.device_id):
+                    self._end_changed_of(partition, ref)
+
+    def _end_changed_of(self, partition: PartitionStates, ref: DeviceRef) -> None:
+        state = partition.peek(ref.device_id)
+        if self._engine.is_changed(state):
+            # What is looked at stays in the bytes of the changelog; what is changed does not.
+            state = partition.state(ref.device_id)
+            decided = self._engine.end_changed(state, ref.device_id)
+            self._write_state(partition, ref, state, decided, None)
+            self._unpublished.add(ref)
+        partition.schedule(ref.device_id, self._engine.due_ms(state, self._devices.get(ref.device_id)))
 
     async def process(self, topic: str, number: int, reading: Reading, appended_ms: int | None = None) -> bool:
         """Apply a reading from a partition; `settle` waits until Kafka has its effects.
@@ -101,12 +167,18 @@ class Processor:
                 partition.advance_clock(topic, min(time_ms, self._now_ms()))
             if appended_ms is not None and appended_ms > reading.ingest_time_ms + self._max_publish_delay_ms:
                 self._metrics.late.inc()
-            reason = filter_reason(reading, self._max_skew_ms)
+            reason = filter_reason(reading, self._max_skew_ms) or self._removal_reason(reading)
             if reason is not None:
                 self._metrics.filtered.labels(reason).inc()
                 return True
             await self._apply(partition, DeviceRef(number, reading.device_id), reading)
             return True
+
+    def _removal_reason(self, reading: Reading) -> str | None:
+        """Return why the rules must not see a reading from before its device left the registry."""
+        removed_ms = self._devices.removed_ms(reading.device_id)
+        # It may have been applied before: the position of the device is forgotten.
+        return "removed" if removed_ms is not None and reading.event_time_ms <= removed_ms else None
 
     async def _apply(self, partition: PartitionStates, ref: DeviceRef, reading: Reading) -> None:
         await self._outputs.wait_for_room()
@@ -125,10 +197,13 @@ class Processor:
         if alerts is not None:
             self._write_state(partition, ref, state, alerts, None)
             await self._outputs.wait_for_room()
+        revision = state.revision
         decided = self._engine.apply(state, reading, device)
         if decided is None:
             self._metrics.filtered.labels("stale").inc()
-            return
+            if state.revision == revision:
+                return
+            decided = []
         self._write_state(partition, ref, state, decided, reading.ingest_time_ms)
 
     async def advance_time(self, number: int, now_ms: int) -> None:
@@ -142,12 +217,27 @@ class Processor:
                 return
             await self._advance_devices(partition, number, list(partition.pop_due(now_ms)), now_ms)
 
-    def reschedule(self, device_ids: Iterable[str]) -> None:
-        """Schedule devices again after their metadata has changed: they may be due at another time."""
+    def reschedule(self, device_ids: Iterable[str], *, is_changed: bool = True) -> None:
+        """Schedule devices again after their metadata has changed: they may be due at another time.
+
+        With `is_changed` false only devices without a state are scheduled.
+        """
         for device_id in device_ids:
-            for partition in self.store.partitions.values():
-                if device_id in partition.states:
+            owners = [one for one in self.store.partitions.values() if device_id in one.states]
+            if not owners:
+                self._expect(device_id)
+            elif is_changed:
+                for partition in owners:
                     partition.schedule(device_id, 0)  # The next `advance_time` finds out when the device is due.
+
+    def _expect(self, device_id: str) -> None:
+        """Schedule a device that has a record and no state for the time at which its first reading must be here."""
+        device = self._devices.get(device_id)
+        due_ms = self._engine.due_ms(DeviceRuleState(), device)
+        if due_ms is not None:
+            partition = self.store.partitions.get(self._partition_of(device_id))
+            if partition is not None:
+                partition.schedule(device_id, due_ms)
 
     async def settle(self) -> None:
         """Write the states that are not published yet, and return when Kafka has the effects of all earlier readings.
@@ -191,12 +281,19 @@ class Processor:
         self, partition: PartitionStates, number: int, device_ids: Sequence[str], now_ms: int
     ) -> None:
         for device_id in device_ids:
+            ref, device = DeviceRef(number, device_id), self._devices.get(device_id)
             if device_id not in partition.states:
-                continue
-            state, device = partition.state(device_id), self._devices.get(device_id)
-            ref = DeviceRef(number, device_id)
+                due_ms = self._engine.due_ms(DeviceRuleState(), device)
+                if due_ms is None or due_ms > now_ms:
+                    partition.schedule(device_id, due_ms)
+                    continue
+            state = partition.state(device_id)
             await self._outputs.wait_for_room()
-            decided = self._engine.advance_time(state, device_id, device, now_ms)
+            removed_ms = self._devices.removed_ms(device_id)
+            if removed_ms is not None and not state.is_forgotten and state.last_seen_ms <= removed_ms:
+                decided: list[AlertRecord] | None = self._engine.remove(state, device_id, removed_ms)
+            else:
+                decided = self._engine.advance_time(state, device_id, device, now_ms)
             if decided is not None:
                 self._write_state(partition, ref, state, decided, None)
                 self._unpublished.add(ref)
@@ -220,6 +317,9 @@ class Processor:
 
         `decided` are the alerts that were just decided. They are published when Kafka has the state.
         """
+        if state.is_forgotten and not state.outbox:
+            self._forget(partition, ref)
+            return
         partition.schedule(ref.device_id, self._engine.due_ms(state, self._devices.get(ref.device_id)))
         to_publish = tuple(decided) if ref in self._in_flight else tuple(state.outbox)
         if not to_publish:
@@ -227,6 +327,15 @@ class Processor:
             return
         self._in_flight[ref] += len(to_publish)
         self._save(ref, state, lambda: self._publish(partition, ref, state, to_publish, ingest_time_ms))
+
+    def _forget(self, partition: PartitionStates, ref: DeviceRef) -> None:
+        """Remove a forgotten device, whose alerts are published, from the changelog, its topic and this process."""
+        self._unsaved.discard(ref)
+        self._unpublished.discard(ref)
+        partition.remove(ref.device_id)
+        self._outputs.write_changelog(ref.partition, ref.device_id, None)
+        self._outputs.forget_latest(ref.device_id)
+        self._metrics.forgotten.inc()
 
     def _save(self, ref: DeviceRef, state: DeviceRuleState, on_stored: OnStored = lambda: None) -> None:
         """Write a state to the changelog; `on_stored` is called when Kafka has it."""
