@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from isotherm.mqtt_proxy.processes.link import Link, decode_state
+from isotherm.mqtt_proxy.processes.link import Link
 from isotherm.mqtt_proxy.processes.metric_totals import MetricTotals
 from isotherm.mqtt_proxy.sessions.arbiter import (
     Arbiter,
@@ -21,6 +21,7 @@ from isotherm.mqtt_proxy.sessions.arbiter import (
     Order,
     Yield,
 )
+from isotherm.mqtt_proxy.sessions.state_json import decode_state
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.servicekit import logs
 from isotherm.servicekit.backoff import Backoff

@@ -12,8 +12,9 @@ from typing import NoReturn
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from isotherm.mqtt_proxy.processes.link import Link, decode_state
+from isotherm.mqtt_proxy.processes.link import Link
 from isotherm.mqtt_proxy.sessions.migration import SessionMigration
+from isotherm.mqtt_proxy.sessions.state_json import decode_state
 from isotherm.servicekit import logs
 from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.lifecycle import Exit
