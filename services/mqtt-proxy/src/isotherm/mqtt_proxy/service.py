@@ -40,9 +40,11 @@ from isotherm.mqtt_proxy.kafka_clients import (
     check_properties,
 )
 from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.pods.ownership import Estates, PodSlot
+from isotherm.mqtt_proxy.processes.adoption import SessionAdoption
 from isotherm.mqtt_proxy.processes.name_conflicts import NameConflicts
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
-from isotherm.mqtt_proxy.processes.worker_process import WorkerProcess, monitored
+from isotherm.mqtt_proxy.processes.worker_process import PodStart, WorkerProcess, monitored
 from isotherm.mqtt_proxy.server.connect_handler import ConnectHandler
 from isotherm.mqtt_proxy.server.listeners import open_listeners
 from isotherm.mqtt_proxy.server.server import Server
@@ -51,8 +53,8 @@ from isotherm.mqtt_proxy.server.wills import WillScheduler
 from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
 from isotherm.mqtt_proxy.sessions.migration import SessionMigration
 from isotherm.mqtt_proxy.sessions.records import to_record
-from isotherm.mqtt_proxy.sessions.recovery import is_committed
-from isotherm.mqtt_proxy.sessions.restoration import SessionRestoration, UnreadableSessionError
+from isotherm.mqtt_proxy.sessions.recovery import fence, is_committed
+from isotherm.mqtt_proxy.sessions.restoration import OwnedSlots, SessionRestoration, UnreadableSessionError
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import SessionStore, StoredState
 from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
@@ -163,18 +165,10 @@ class Proxy:
         self._encode_session: Encode | None = None
         heartbeats = partial(build_heartbeat_consumer, settings, f"{self._client_id}-name")
         self._conflicts = NameConflicts(self._admin, heartbeats, Decoder(self._registry, STATUS), self._name.connector)
-        self._restoration = SessionRestoration(
-            settings.session.topic,
-            admin=self._admin,
-            make_consumer=partial(build_session_consumer, settings, f"{self._client_id}-restore"),
-            make_producer=partial(build_fencing_producer, settings),
-            decoder=Decoder(self._registry, SESSION),
-            schema_id=lambda: self._registry.schema_id(f"{settings.session.topic}-value", SESSION),
-            name=self._name,
-            slot=slot or WorkerSlot(first_ordinal=settings.ordinal),
-            check_gone=lambda owners: self._conflicts.check(owners, stop.is_set),
-            stop=stop,
-        )
+        self._slot = slot or WorkerSlot(first_ordinal=settings.ordinal)
+        self._restoration = self._make_restoration(self._slot)
+        self._estates = Estates()
+        self._adoption: SessionAdoption | None = None
         self._producer = build_loop_producer(settings, self._client_id)
         self._producer_health = ProducerHealth(
             self._producer,
@@ -188,6 +182,7 @@ class Proxy:
             is_committed=self._is_committed,
             on_replacing=partial(self._health.not_ready, "transactions"),
             on_replaced=self._on_producer_replaced,
+            confirm=self._confirm_membership,
         )
 
     async def run(self) -> int:
@@ -211,14 +206,17 @@ class Proxy:
         settings = self._settings
         beats = asyncio.create_task(self._beat())
         await self._retry("kafka", self._check_topics)
-        await self._retry("name", lambda: self._conflicts.hold(settings.ordinal, self._stop.is_set))
+        if self._pod is None:
+            await self._retry("name", lambda: self._conflicts.hold(settings.ordinal, self._stop.is_set))
         if self._stop.is_set():
             return Exit.OK
         await asyncio.get_running_loop().run_in_executor(self._executor, self._writer.open, self._stop)
         restored = await self._retry("sessions", self._restore)
         if self._stop.is_set() or restored is None:
             return Exit.OK
-        sessions = SessionStore(settings.session.maximum, restored)
+        if self._pod is not None and len(restored):
+            self._estates.add(restored)
+        sessions = SessionStore(settings.session.maximum, restored if self._pod is None else self._estates)
         _log.info("sessions restored", sessions=len(sessions))
         await self._target_state.wait_until_known(self._stop)
         server = self._build_server(sessions)
@@ -234,8 +232,12 @@ class Proxy:
         for listener in listeners:
             listener.close()
         if self._exit is Exit.OK:
+            if self._pod is not None:
+                await server.send_away(settings.pods.drain_ms / 1000, settings.pods.server_reference)
             await server.drain()
             _log.info("drained")
+        if self._adoption is not None:
+            self._adoption.close()
         for task in tasks:
             task.cancel()
         return self._exit
@@ -287,8 +289,42 @@ class Proxy:
         )
         server = build_server(settings, pipeline=pipeline, sessions=sessions, access=self._access, migration=migration)
         if self._process is not None:
+            if migration is not None and self._pod is not None:
+                self._adoption = self._build_adoption(sessions, migration)
+                self._process.on_adopt = self._adoption.begin
             self._process.join(migration)
         return server
+
+    # -- one pod of several
+
+    @property
+    def _pod(self) -> PodStart | None:
+        """What this process must know as one of a pod; None where the server is one supervisor."""
+        return None if self._process is None else self._process.start_in_pod
+
+    def _confirm_membership(self, is_over: Callable[[], bool]) -> None:
+        if self._process is not None and self._pod is not None:
+            self._process.confirm_membership(is_over)
+
+    def _build_adoption(self, sessions: SessionStore, migration: SessionMigration) -> SessionAdoption:
+        assert self._process is not None
+        return SessionAdoption(
+            ordinal=self._settings.ordinal,
+            first_ordinal=self._slot.first_ordinal,
+            fence=self._fence,
+            make_restoration=self._make_restoration,
+            sessions=sessions,
+            estates=self._estates,
+            migration=migration,
+            send=self._process.send,
+            health=self._health,
+            stop=self._stop,
+            on_fatal=self._on_fatal,
+        )
+
+    def _fence(self, ordinal: int) -> None:
+        transactional_id = self._name.transactional_id(ordinal)
+        fence(build_fencing_producer(self._settings, transactional_id), transactional_id)
 
     # -- Kafka
 
@@ -345,7 +381,30 @@ class Proxy:
         self._encode_session = self._registry.encoder(settings.session.topic, SESSION)
 
     def _restore(self) -> DormantSessions:
+        pod = self._pod
+        if pod is not None:
+            if pod.is_new:
+                # It owns nothing: all that is stored belongs to other pods, or is adopted by their heir.
+                return DormantSessions(lambda _value: StoredState(), 0)
+            first = self._slot.first_ordinal
+            slot = PodSlot(self._settings.ordinal, first, pod.is_heir, frozenset(pod.others), pod.below)
+            self._restoration = self._make_restoration(slot)
         return self._restoration.restore(self._process.interrupted if self._process else ())
+
+    def _make_restoration(self, slot: OwnedSlots) -> SessionRestoration:
+        settings = self._settings
+        return SessionRestoration(
+            settings.session.topic,
+            admin=self._admin,
+            make_consumer=partial(build_session_consumer, settings, f"{self._client_id}-restore"),
+            make_producer=partial(build_fencing_producer, settings),
+            decoder=Decoder(self._registry, SESSION),
+            schema_id=lambda: self._registry.schema_id(f"{settings.session.topic}-value", SESSION),
+            name=self._name,
+            slot=slot,
+            check_gone=lambda owners: self._conflicts.check(owners, self._stop.is_set),
+            stop=self._stop,
+        )
 
     # -- periodic work
 

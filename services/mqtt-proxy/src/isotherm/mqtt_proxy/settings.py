@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from isotherm.connector.distributed.hosting import HostSettings
 from isotherm.mqtt_proxy.balancers import BalancerNetworks
+from isotherm.mqtt_proxy.pod_settings import PodSettings
 from isotherm.servicekit.settings import Settings
 from isotherm.servicekit.throttling.rates import RateText
 
@@ -293,6 +294,7 @@ class ProxySettings(HostSettings):
     limits: LimitSettings = LimitSettings()
     session: SessionSettings = SessionSettings()
     transactions: TransactionSettings = TransactionSettings()
+    pods: PodSettings = PodSettings()
     bridge: BridgeSettings = BridgeSettings()
     identity: IdentitySettings = IdentitySettings()
     dead_letters: DeadLetterSettings = DeadLetterSettings()
@@ -355,6 +357,13 @@ class ProxySettings(HostSettings):
     def _consistent(self) -> ProxySettings:
         if self.name in ("bridge", "worker"):
             raise ValueError(f"name: {self.name!r} is taken: the bridge is called {SERVICE}-{self.name}")
+        if self.pods.enabled and self.role != "server":
+            raise ValueError(f"pods.enabled is true with role={self.role}; only a server (role=server) has pods")
+        if self.pods.enabled and self.pods.drain_ms >= self.shutdown_timeout_ms:
+            raise ValueError(
+                f"pods.drain_ms is {self.pods.drain_ms}; it must be below shutdown_timeout_ms, "
+                f"which is {self.shutdown_timeout_ms}"
+            )
         if self.identity.device_id == "user" and not self._authenticates:
             raise ValueError(
                 "identity.device_id=user needs password_file or tls.cafile"

@@ -74,7 +74,9 @@ class TransactionalWriter:
     producer whose transaction is open for `timeout_s` seconds. An EndTxn without an answer within `end_timeout_s`
     seconds has an unknown outcome. `is_committed` returns for a topic, partition and offset whether a read_committed
     reader finds the record, and raises FatalTransactionError when Kafka cannot tell. The writer calls `on_replacing`
-    with the reason when it gives up a producer, and `on_replaced` when the next one is ready; both in its thread.
+    with the reason when it gives up a producer, and `on_replaced` when the next one is ready; both in its thread. It
+    calls `confirm` with a function that says when to give up waiting, after it initialised a producer and before it
+    uses it: a process that another one has replaced does not come back from there.
     """
 
     def __init__(
@@ -86,12 +88,14 @@ class TransactionalWriter:
         is_committed: Callable[[str, int, int], bool],
         on_replacing: Callable[[str], None],
         on_replaced: Callable[[], None],
+        confirm: Callable[[Callable[[], bool]], None] = lambda _is_over: None,
     ) -> None:
         self._make_producer = make_producer
         self._timeout_s = timeout_s
         self._end_timeout_s = end_timeout_s
         self._is_committed = is_committed
         self._on_replacing, self._on_replaced = on_replacing, on_replaced
+        self._confirm = confirm
         self._producer: Producer
         self._refused: KafkaError | None = None
         self._witness: tuple[str, int, int] | None = None
@@ -259,6 +263,7 @@ class TransactionalWriter:
                     raise self._fatal(failure) from failure
                 _log.warning("waiting for the transaction coordinator", reason=str(failure))
             else:
+                self._confirm(is_over)
                 return
 
     def _check_given_up(self) -> None:

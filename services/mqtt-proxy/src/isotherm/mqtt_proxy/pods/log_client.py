@@ -209,9 +209,8 @@ class LogClient:
         self._loop.call_soon_threadsafe(self.on_broken, reason)
 
     def close(self, flush_s: float) -> None:
-        """Write what waits for up to `flush_s` seconds, and stop reading. Blocks."""
+        """Wait up to `flush_s` seconds until Kafka has what was appended, and stop reading. Blocks."""
         if self._threads:
-            self.flush()
             self._producer.flush(flush_s)
         self._is_over.set()
         for thread in self._threads:

@@ -313,4 +313,3 @@ class LogCopy:
         self._members = {incarnation: Member(number, incarnation, *more) for number, incarnation, *more in members}
         self._arbiter = Arbiter.load(arbiter)
         self._heard = {member.number: self._own_beats for member in self._members.values()}
-

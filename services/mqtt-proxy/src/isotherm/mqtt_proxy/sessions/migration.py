@@ -157,6 +157,10 @@ class SessionMigration:
 
     # -- sessions that other processes need
 
+    def add_interrupted(self, client_id: str, state: StoredState) -> None:
+        """Answer with `state` when the claim of a client is asked again, because who transferred it has ended."""
+        self._interrupted[client_id] = state
+
     def yield_session(
         self, client_id: str, claimant: int, username: str | None = None, *, is_bound: bool = False
     ) -> None:
