@@ -1,0 +1,147 @@
+"""Pods of one server: whatever the order of events, no two processes own a session, and every claim is answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mqtt_pods_world import Flaws, Pod, World
+
+from isotherm.mqtt_proxy.pods.log_copy import SILENT_BEATS, LogCopy, Removed
+
+CLIENTS = ("a", "b", "c")
+HOSTS = ("one", "two", "three")
+choices = st.lists(st.integers(0, 1_000_000), min_size=100, max_size=600)
+
+
+def actions(world: World) -> list[Callable[[], None]]:
+    """What clients, operators and faults can do now."""
+    found: list[Callable[[], None]] = []
+    live = [pod for pod in world.pods if not pod.is_over]
+    running = {pod.host for pod in live}
+    if len(live) < 3 and len(world.pods) < 8:
+        host = next(host for host in HOSTS if host not in running)
+        found.append(lambda: world.pods.append(Pod(world, host, 1 + len(world.pods) % 2)))
+        if live and len(live) > 1:
+            # An old pod with its host name may still run somewhere: it is frozen.
+            found.append(lambda: world.pods.append(Pod(world, live[0].host, 1)))
+    for pod in live:
+        found += [partial(process.connect, client) for process in _joined(pod) for client in CLIENTS]
+        found += [partial(pod.end_process, process) for process in list(pod.processes.values())][:1]
+        found += [process.initialise for process in _joined(pod)]
+        if pod.copy.own is not None:
+            found += [partial(pod.append, "removed", other) for other in _others(pod)]
+    if live:
+        found.append(live[0].end)
+        found.append(partial(_leave, live[-1]))
+    return found
+
+
+def _joined(pod: Pod) -> list[object]:
+    return [process for process in pod.processes.values() if process.has_joined]
+
+
+def _others(pod: Pod) -> list[int]:
+    return [member.number for member in pod.copy._members.values() if member is not pod.copy.own and member.is_live][:1]
+
+
+def _leave(pod: Pod) -> None:
+    pod.append("leave")
+
+
+def walk(world: World, numbers: list[int]) -> None:
+    for number in numbers:
+        steps = world.steps()
+        possible = steps * 4 + actions(world) if steps else actions(world)
+        possible[number % len(possible)]()
+        world.check()
+
+
+def settle(world: World) -> None:
+    """Let everything happen that can, without further faults; removed are those that do not run any more."""
+    if all(pod.is_over for pod in world.pods):
+        world.pods.append(Pod(world, "last", 1))
+    for _ in range(20):
+        while steps := world.steps():
+            steps[0]()
+            world.check()
+        watcher = next((pod for pod in world.pods if not pod.is_over and pod.copy.own is not None), None)
+        if watcher is None:
+            world.pods.append(Pod(world, "last", 1))
+            continue
+        numbers = {pod.copy.own.number for pod in world.pods if not pod.is_over and pod.copy.own is not None}
+        dead = [each.number for each in watcher.copy._members.values() if each.is_live and each.number not in numbers]
+        if not dead:
+            break
+        for number in dead:
+            watcher.append("removed", number)
+
+
+@given(choices)
+@settings(max_examples=300, deadline=None)
+def test_no_two_pods_own_a_session_and_every_claim_is_answered(numbers: list[int]) -> None:
+    world = World()
+    walk(world, numbers)
+    settle(world)
+    for pod in world.pods:
+        if pod.is_over:
+            continue
+        assert pod.copy.claims == 0
+        assert not pod.copy.is_adopting
+        assert all(not process.claimed and not process.leaving for process in pod.processes.values())
+    held = {client for pod in world.pods for process in pod.processes.values() for client in process.owned}
+    assert set(world.kafka.sessions) <= held, "a stored session belongs to nobody"
+
+
+@pytest.mark.parametrize(
+    "flaw", ["no_fence", "no_confirmation", "heir_reads_first", "only_new_estate"]
+)
+def test_the_property_finds_mistakes(flaw: str) -> None:
+    for seed in range(2_000):
+        world, random = World(Flaws(**{flaw: True})), Random(seed)
+        try:
+            walk(world, [random.randrange(1_000_000) for _ in range(400)])
+            settle(world)
+            held = {client for pod in world.pods for process in pod.processes.values() for client in process.owned}
+            assert set(world.kafka.sessions) <= held
+        except AssertionError:
+            return
+    pytest.fail(f"no walk shows {flaw}")
+
+
+def joined(*incarnations: str) -> dict[str, LogCopy]:
+    copies = {each: LogCopy(each) for each in incarnations}
+    for each in incarnations:
+        feed(copies, each, "join", each, 1, 1)
+    return copies
+
+
+def feed(copies: dict[str, LogCopy], incarnation: str, *message: object) -> dict[str, list[object]]:
+    text = json.dumps([message])
+    return {each: [*copy.apply(incarnation, json.loads(text))] for each, copy in copies.items()}
+
+
+def test_a_pod_is_silent_when_another_one_read_its_own_beats_only() -> None:
+    copies = joined("a", "b")
+    for _ in range(SILENT_BEATS - 1):
+        feed(copies, "a", "beat")
+    assert copies["a"].silent() == []
+    feed(copies, "a", "beat")
+    assert copies["a"].silent() == [2]
+    assert copies["b"].silent() == [], "it read no beat of its own: it may be the one that was away"
+    feed(copies, "b", "beat")
+    assert copies["a"].silent() == []
+
+
+def test_a_new_incarnation_of_a_host_replaces_the_old_one() -> None:
+    copies = {each: LogCopy(each) for each in ("old", "new")}
+    feed(copies, "old", "join", "host", 1, 1)
+    effects = feed(copies, "new", "join", "host", 1, 1)
+    assert effects["old"] == [Removed("another pod with its host name has joined")]
+    assert feed(copies, "old", "removed", 2) == {"old": [], "new": []}, "what a removed pod says counts for nothing"
+    assert copies["new"].pods == 1
