@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isotherm.mqtt_proxy.pods.log_copy import (
-    PROCESSES_OF_A_POD,
     Confirmed,
     Departed,
     Forgotten,
@@ -47,7 +46,6 @@ class Flaws:
 
     no_fence: bool = False
     no_confirmation: bool = False
-    no_wait_for_removed: bool = False
     heir_reads_first: bool = False
     only_new_estate: bool = False
 
@@ -308,7 +306,7 @@ class World:
             owner in pod.processes and not pod.processes[owner].is_fenced for pod in self.pods if not pod.is_over
         )
 
-    def steps(self, *, faults: bool = True) -> list[Callable[[], None]]:
+    def steps(self) -> list[Callable[[], None]]:
         """Return everything that can happen now."""
         found: list[Callable[[], None]] = []
         for pod in self.pods:
@@ -327,7 +325,8 @@ class World:
                     found.append(process.join)
                 if process.adopting is not None:
                     found.append(process.adopt_step)
-                found += [_transfer(process, client) for client in process.leaving]
+                if process.is_ready:
+                    found += [_transfer(process, client) for client in process.leaving]
         return found
 
     def check(self) -> None:
@@ -340,11 +339,6 @@ class World:
                 for client in process.owned:
                     other = holders.setdefault(client, process.number)
                     assert other == process.number, f"{client}: both {other} and {process.number} hold it"
-
-    @staticmethod
-    def pod_of(number: int) -> int:
-        """Return the number of the pod of a process."""
-        return number // PROCESSES_OF_A_POD
 
 
 def _transfer(process: ServerProcess, client: str) -> Callable[[], None]:

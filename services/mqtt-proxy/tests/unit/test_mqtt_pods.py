@@ -24,7 +24,7 @@ def actions(world: World) -> list[Callable[[], None]]:
     found: list[Callable[[], None]] = []
     live = [pod for pod in world.pods if not pod.is_over]
     running = {pod.host for pod in live}
-    if len(live) < 3 and len(world.pods) < 8:
+    if len(live) < 3 and len(world.pods) < 30:
         host = next(host for host in HOSTS if host not in running)
         found.append(lambda: world.pods.append(Pod(world, host, 1 + len(world.pods) % 2)))
         if live and len(live) > 1:
@@ -58,6 +58,8 @@ def walk(world: World, numbers: list[int]) -> None:
     for number in numbers:
         steps = world.steps()
         possible = steps * 4 + actions(world) if steps else actions(world)
+        if not possible:
+            return
         possible[number % len(possible)]()
         world.check()
 
