@@ -50,7 +50,8 @@ class Balancer:
         try:
             self._turn += 1
             host, port = self.backends[self._turn % len(self.backends)]
-            with suppress(OSError):
+            # A connection that `cut_all` cancels ends as one that breaks.
+            with suppress(OSError, asyncio.CancelledError):
                 their_reader, their_writer = await asyncio.open_connection(host, port)
                 copies = [
                     asyncio.create_task(_copy(reader, their_writer)),

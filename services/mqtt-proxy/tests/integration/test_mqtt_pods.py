@@ -56,6 +56,7 @@ def test_kills_restarts_and_a_pod_that_joins_store_each_reading_once(pods: Pods)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3 * 3_600)
 def test_fifty_kills_and_fifty_restarts_store_each_reading_once(pods: Pods) -> None:
     shake(pods, steps=100, messages=10_000)
 

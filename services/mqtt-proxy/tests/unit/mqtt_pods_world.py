@@ -213,6 +213,8 @@ class Pod:
         self.position = 0
         self.processes: dict[int, ServerProcess] = {}
         self.is_over = False
+        self.is_frozen = False
+        """Whether it does nothing, and goes on later where it was."""
         self.outgoing: deque[str] = deque()
         """Messages that are sent and not in the log yet."""
         self.unsaid: list[tuple[ServerProcess, str, int]] = []
@@ -268,10 +270,10 @@ class Pod:
         if self.copy.take_snapshot_duty():
             self.world.snapshot = (self.position, json.dumps(self.copy.dump()))
         first = self.processes.get(own.numbers[0])
-        adoption = self.copy.adoption()
-        if adoption is not None and first is not None and first.has_joined and first.adopting is None:
-            if not any(json.loads(waiting)[0] == "adopted" for waiting in self.outgoing):
-                first.adopting = adoption
+        adoption = self.copy.begin_adoption()
+        if adoption is not None and first is not None:
+            assert first.adopting is None
+            first.adopting = adoption
 
     def start_process(self) -> None:
         number = min(self.ended)
@@ -312,7 +314,7 @@ class World:
         for pod in self.pods:
             if pod.outgoing:
                 found.append(pod.store_one)
-            if pod.is_over:
+            if pod.is_over or pod.is_frozen:
                 continue
             if pod.position < len(self.kafka.log):
                 found += [pod.read_one] * 3

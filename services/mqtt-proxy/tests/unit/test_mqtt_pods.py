@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mqtt_pods_world import Flaws, Pod, World
+from mqtt_pods_world import Flaws, Pod, ServerProcess, World
 
 from isotherm.mqtt_proxy.pods.log_copy import SILENT_BEATS, LogCopy, Removed
 
@@ -19,8 +19,19 @@ HOSTS = ("one", "two", "three")
 choices = st.lists(st.integers(0, 1_000_000), min_size=100, max_size=600)
 
 
-def actions(world: World) -> list[Callable[[], None]]:
-    """What clients, operators and faults can do now."""
+def connects(world: World) -> list[Callable[[], None]]:
+    """What clients can do now."""
+    return [
+        partial(process.connect, client)
+        for pod in world.pods
+        if not pod.is_over and not pod.is_frozen
+        for process in _joined(pod)
+        for client in CLIENTS
+    ]
+
+
+def faults(world: World) -> list[Callable[[], None]]:
+    """What operators and faults can do now."""
     found: list[Callable[[], None]] = []
     live = [pod for pod in world.pods if not pod.is_over]
     running = {pod.host for pod in live}
@@ -31,7 +42,9 @@ def actions(world: World) -> list[Callable[[], None]]:
             # An old pod with its host name may still run somewhere: it is frozen.
             found.append(lambda: world.pods.append(Pod(world, live[0].host, 1)))
     for pod in live:
-        found += [partial(process.connect, client) for process in _joined(pod) for client in CLIENTS]
+        found.append(partial(setattr, pod, "is_frozen", not pod.is_frozen))
+        if pod.is_frozen:
+            continue
         found += [partial(pod.end_process, process) for process in list(pod.processes.values())][:1]
         found += [process.initialise for process in _joined(pod)]
         if pod.copy.own is not None:
@@ -42,7 +55,7 @@ def actions(world: World) -> list[Callable[[], None]]:
     return found
 
 
-def _joined(pod: Pod) -> list[object]:
+def _joined(pod: Pod) -> list[ServerProcess]:
     return [process for process in pod.processes.values() if process.has_joined]
 
 
@@ -56,16 +69,17 @@ def _leave(pod: Pod) -> None:
 
 def walk(world: World, numbers: list[int]) -> None:
     for number in numbers:
-        steps = world.steps()
-        possible = steps * 4 + actions(world) if steps else actions(world)
-        if not possible:
-            return
-        possible[number % len(possible)]()
+        kind, choice = number % 100, number // 100
+        possible = faults(world) if kind < 3 else connects(world) if kind < 25 else world.steps()
+        possible = possible or world.steps() or connects(world) or faults(world)
+        possible[choice % len(possible)]()
         world.check()
 
 
 def settle(world: World) -> None:
     """Let everything happen that can, without further faults; removed are those that do not run any more."""
+    for pod in world.pods:
+        pod.is_frozen = False
     if all(pod.is_over for pod in world.pods):
         world.pods.append(Pod(world, "last", 1))
     for _ in range(20):

@@ -112,6 +112,7 @@ class LogCopy:
         self._own_beats = 0
         self._heard: dict[int, int] = {}
         self._is_snapshot_due = False
+        self._is_adoption_begun = False
         self._numbers = range(0)
 
     # -- what it knows
@@ -157,15 +158,22 @@ class LogCopy:
             and self._own_beats - self._heard.get(member.number, 0) >= SILENT_BEATS
         ]
 
-    def adoption(self) -> Adoption | None:
-        """Return what the first process of this pod has to adopt; None when there is nothing or it cannot yet."""
+    def begin_adoption(self) -> Adoption | None:
+        """Return what the first process of this pod has to adopt; None when there is nothing or it cannot yet.
+
+        An adoption is returned once. It is over when its end is read in the log, or when the process starts again: a
+        second one meanwhile would find sessions in the topic that the process has given away since.
+        """
         heir = self._heir()
-        if heir is None or heir.incarnation != self._incarnation or not self._arbiter.is_joined(heir.numbers[0]):
+        if heir is None or heir.incarnation != self._incarnation or self._is_adoption_begun:
+            return None
+        if not self._arbiter.is_joined(heir.numbers[0]):
             return None
         removed = [member for member in self._members.values() if not member.is_live]
         is_whole = self._estate != heir.number
         if not removed and not is_whole:
             return None
+        self._is_adoption_begun = True
         gone = [number for member in removed for number in member.numbers]
         return Adoption(
             [member.number for member in removed],
@@ -237,6 +245,8 @@ class LogCopy:
             arbiter.left(process)
             return [Departed(process)]
         if kind == "joined":
+            if process in self._numbers[:1]:
+                self._is_adoption_begun = False
             return [*arbiter.joined(process)]
         if not arbiter.is_joined(process):
             # A process without sessions answers before it joins.
@@ -279,6 +289,8 @@ class LogCopy:
     def _adopted(self, heir: Member, numbers: list[int]) -> list[Effect]:
         if self._heir() is not heir:
             return []
+        if heir.incarnation == self._incarnation:
+            self._is_adoption_begun = False
         adopted = [each for each in self._members.values() if each.number in numbers and not each.is_live]
         for member in adopted:
             del self._members[member.incarnation]

@@ -101,7 +101,6 @@ class PodArbitration:
         self._is_beat_unread = False
         self._running: set[int] = set()
         """Indexes of the processes whose end is not in the log."""
-        self._is_adopting = False
         self._has_ended = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -237,8 +236,6 @@ class PodArbitration:
 
     def left(self, index: int) -> None:
         """Append the end of a process to the log."""
-        if index == 0:
-            self._is_adopting = False
         if not self._has_ended:
             self._log.send("left", self.number(index))
 
@@ -275,15 +272,12 @@ class PodArbitration:
         return self._copy.own is not None
 
     def _note_own(self, messages: Sequence[Sequence[Any]]) -> None:
-        for kind, *values in messages:
+        for kind, *_ in messages:
             if kind == "beat":
                 self._is_beat_unread = False
                 for number in self._copy.silent():
                     _log.warning("a pod is silent; removing it", pod=number)
                     self._log.send("removed", number)
-            elif kind == "adopted" or (kind == "joined" and values == [self._first]):
-                # The next adoption may begin; one that was sent to a process that had ended begins again.
-                self._is_adopting = False
 
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Removed):
@@ -298,12 +292,9 @@ class PodArbitration:
             send_order(self.send, effect, effect.process - self._first, self._first_ordinal)
 
     def _adopt(self) -> None:
-        """Let the first process adopt the sessions of removed pods, one adoption after the other."""
-        adoption = self._copy.adoption()
-        if adoption is None:
-            self._is_adopting = False
-        elif not self._is_adopting:
-            self._is_adopting = True
+        """Let the first process adopt the sessions of removed pods."""
+        adoption = self._copy.begin_adoption()
+        if adoption is not None:
             _log.info("adopting the sessions of pods that ended", pods=adoption.members, whole=adoption.is_whole)
             interrupted = [[client_id, self._first_ordinal + claimant] for client_id, claimant in adoption.interrupted]
             self.send(

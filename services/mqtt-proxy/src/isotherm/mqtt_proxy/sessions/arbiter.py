@@ -147,7 +147,9 @@ class Arbiter:
                 continue
             claim.waiting_for -= removed
             claim.interrupted -= removed
-            if heir != claim.claimant:
+            # An answer of the heir that has not come yet follows its adoption and is about those sessions, too. Asked
+            # again while it transfers one, it would answer that it owns none.
+            if heir != claim.claimant and heir not in claim.waiting_for:
                 claim.waiting_for.add(heir)
                 if heir in self._joined:
                     orders.append(Yield(heir, client_id, claim.claimant, claim.username, claim.is_bound))
