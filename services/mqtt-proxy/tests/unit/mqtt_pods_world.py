@@ -64,6 +64,7 @@ class ServerProcess:
         self.leaving: dict[str, int] = {}
         """Clients that it yields, and the claimants."""
         self.interrupted: dict[str, int] = {}
+        self.inherited: dict[str, int] = {}
         self.adopting: Any = None
         self.fenced = False
         self.read: dict[str, tuple[int, int]] | None = None
@@ -147,8 +148,9 @@ class ServerProcess:
         elif isinstance(order, Grant):
             is_waiting = client in self.claimed
             self.claimed.discard(client)
-            if order.state is not None:
-                self.owned.setdefault(client, order.state.epoch)
+            epoch = max(self.inherited.pop(client, 0), 0 if order.state is None else order.state.epoch)
+            if epoch:
+                self.owned.setdefault(client, epoch)
             elif is_waiting:
                 self.owned.setdefault(client, 0)
         else:
@@ -189,7 +191,9 @@ class ServerProcess:
             if flaws.only_new_estate:
                 slots = slots._replace(is_whole=False)
             for client, (owner, epoch) in self.read.items():
-                if slots.owns(owner):
+                if slots.owns(owner) and client in order.claimed:
+                    self.inherited[client] = epoch
+                elif slots.owns(owner):
                     self.owned.setdefault(client, epoch)
             for client, claimant in order.interrupted:
                 if client in self.read and not slots.owns(self.read[client][0]):
@@ -213,6 +217,7 @@ class Pod:
         self.position = 0
         self.processes: dict[int, ServerProcess] = {}
         self.is_over = False
+        self.is_member = False
         self.is_frozen = False
         """Whether it does nothing, and goes on later where it was."""
         self.outgoing: deque[str] = deque()
@@ -262,7 +267,8 @@ class Pod:
         own = self.copy.own
         if own is None:
             return
-        if not self.processes and not self.ended:
+        if not self.is_member:
+            self.is_member = True
             self.ended.update(own.numbers)
         if incarnation == self.incarnation and content[0] == "beat":
             for number in self.copy.silent():

@@ -114,9 +114,7 @@ def test_no_two_pods_own_a_session_and_every_claim_is_answered(numbers: list[int
     assert set(world.kafka.sessions) <= held, "a stored session belongs to nobody"
 
 
-@pytest.mark.parametrize(
-    "flaw", ["no_fence", "no_confirmation", "heir_reads_first", "only_new_estate"]
-)
+@pytest.mark.parametrize("flaw", ["no_fence", "no_confirmation", "heir_reads_first", "only_new_estate"])
 def test_the_property_finds_mistakes(flaw: str) -> None:
     for seed in range(2_000):
         world, random = World(Flaws(**{flaw: True})), Random(seed)

@@ -55,6 +55,8 @@ class Adoption(NamedTuple):
     """Every process of a pod that joins later has a number from this one on."""
     is_whole: bool
     """Whether the heir is new, so that all sessions without a live owner are to be adopted."""
+    claimed: list[str]
+    """Clients whose sessions processes among `gone` claimed. The heir owns these when the claims are decided."""
     interrupted: list[tuple[str, int]]
     """Clients whose sessions processes among `gone` were asked to yield, and the claimants."""
 
@@ -181,6 +183,7 @@ class LogCopy:
             self._live(),
             self._next * PROCESSES_OF_A_POD,
             is_whole,
+            self._arbiter.claimed_by(gone),
             self._arbiter.interrupted_by(gone),
         )
 
@@ -282,8 +285,7 @@ class LogCopy:
     def _remove(self, member: Member, reason: str) -> list[Effect]:
         member.is_live = False
         self._is_snapshot_due = True
-        for process in member.numbers:
-            self._arbiter.left(process)
+        self._arbiter.removed(member.numbers)
         return [Removed(reason)] if member.incarnation == self._incarnation else []
 
     def _adopted(self, heir: Member, numbers: list[int]) -> list[Effect]:

@@ -87,6 +87,10 @@ class SessionAdoption:
         self._take(order, *result)
 
     def _take(self, order: AdoptOrder, restored: DormantSessions, transferred: dict[str, StoredState]) -> None:
+        for client_id in order.claimed:
+            state = restored.pop(client_id)
+            if state is not None:
+                self._migration.inherit(client_id, state)
         self._estates.add(restored)
         for client_id in restored.with_will:
             self._sessions.get(client_id)

@@ -305,6 +305,7 @@ class PodArbitration:
                 self._ordinals(adoption.live),
                 self._first_ordinal + adoption.below,
                 adoption.is_whole,
+                adoption.claimed,
                 interrupted,
             )
 

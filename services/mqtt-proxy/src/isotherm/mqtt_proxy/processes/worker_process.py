@@ -44,6 +44,7 @@ class AdoptOrder(NamedTuple):
     live: list[int]
     below: int
     is_whole: bool
+    claimed: list[str]
     interrupted: list[tuple[str, int]]
 
 

@@ -72,6 +72,8 @@ class Arbiter:
         self._claims: dict[str, _Claim] = {}
         self._queued: dict[str, deque[tuple[int, str | None, bool]]] = {}
         self._for_successor: dict[int, list[Grant]] = {}
+        self._removed: set[int] = set()
+        """Processes of removed pods. No heir has their sessions yet."""
 
     @property
     def claims(self) -> int:
@@ -121,6 +123,17 @@ class Arbiter:
             for waiting in [each for each in queue if each[0] == process]:
                 queue.remove(waiting)
 
+    def removed(self, processes: Collection[int]) -> None:
+        """Note that `processes` ended for good, and that an heir will have their sessions."""
+        for process in processes:
+            self.left(process)
+        self._removed |= set(processes)
+
+    def claimed_by(self, processes: Collection[int]) -> list[str]:
+        """Return the clients whose session one of `processes` claims."""
+        claimants = set(processes)
+        return [client_id for client_id, claim in self._claims.items() if claim.claimant in claimants]
+
     def succeeded(self, gone: Collection[int], heir: int) -> list[Order]:
         """Note that process `heir` owns what the processes `gone` owned; return what to tell the processes.
 
@@ -131,25 +144,25 @@ class Arbiter:
         self._processes -= removed
         self._processes.add(heir)
         self._joined -= removed
+        self._removed -= removed
         orders: list[Order] = []
-        for process in sorted(removed):
-            granted = self._for_successor.pop(process, [])
-            orders += [Grant(heir, client_id, state) for _, client_id, state in granted]
+        for process in removed:
+            # Transferred before the removal, so the heir has found it in the topic.
+            self._for_successor.pop(process, None)
         for client_id, claim in list(self._claims.items()):
-            queue = self._queued.get(client_id)
-            if queue is not None:
-                self._queued[client_id] = deque(each for each in queue if each[0] not in removed)
-            if claim.claimant in removed:
+            is_inherited = claim.claimant in removed
+            if is_inherited:
                 claim.claimant = heir
                 # The user that it was claimed for is not connected any more, and the state goes to the heir as it is.
                 claim.username, claim.is_bound = None, False
-            if not removed & claim.waiting_for:
+            if not is_inherited and not removed & claim.waiting_for:
                 continue
+            was_waiting = bool(removed & claim.waiting_for)
             claim.waiting_for -= removed
             claim.interrupted -= removed
             # An answer of the heir that has not come yet follows its adoption and is about those sessions, too. Asked
             # again while it transfers one, it would answer that it owns none.
-            if heir != claim.claimant and heir not in claim.waiting_for:
+            if was_waiting and heir != claim.claimant and heir not in claim.waiting_for:
                 claim.waiting_for.add(heir)
                 if heir in self._joined:
                     orders.append(Yield(heir, client_id, claim.claimant, claim.username, claim.is_bound))
@@ -177,13 +190,14 @@ class Arbiter:
             [process, [[client_id, encode_state(state)] for _, client_id, state in grants]]
             for process, grants in self._for_successor.items()
         ]
-        return [sorted(self._processes), sorted(self._joined), claims, queued, successors]
+        return [sorted(self._processes), sorted(self._joined), claims, queued, successors, sorted(self._removed)]
 
     @classmethod
     def load(cls, dumped: list[Any]) -> Arbiter:
         """Return an arbiter that knows what `dump` returned."""
-        processes, joined, claims, queued, successors = dumped
+        processes, joined, claims, queued, successors, removed = dumped
         arbiter = cls(processes)
+        arbiter._removed = set(removed)
         arbiter._joined = set(joined)
         for client_id, claimant, waiting_for, state, kept, username, is_bound, denied, interrupted in claims:
             arbiter._claims[client_id] = _Claim(
@@ -246,7 +260,8 @@ class Arbiter:
         return self._next(client_id, claim)
 
     def _next(self, client_id: str, claim: _Claim) -> list[Order]:
-        if claim.waiting_for:
+        if claim.waiting_for or claim.claimant in self._removed:
+            # What is transferred to a removed process belongs to its heir, which nobody asks before it has the rest.
             return []
         del self._claims[client_id]
         orders: list[Order] = []

@@ -73,6 +73,7 @@ class SessionMigration:
         self._writer = writer
         self._send = send
         self._interrupted = dict(interrupted)
+        self._inherited: dict[str, StoredState] = {}
         self._max_claims = max_claims
         self._metrics = metrics
         self._claims: dict[str, _Claim] = {}
@@ -125,6 +126,9 @@ class SessionMigration:
 
     def granted(self, client_id: str, state: StoredState | None) -> None:
         """Own the session from now on, with the stored `state` that another process transferred."""
+        inherited = self._inherited.pop(client_id, None)
+        if inherited is not None and (state is None or state.epoch < inherited.epoch):
+            state = inherited
         claim = self._claims.pop(client_id, None)
         has_waiter = claim is not None and claim.waiting > 0
         is_owned = True
@@ -140,6 +144,7 @@ class SessionMigration:
 
     def refused(self, client_id: str, *, is_denied: bool = False) -> None:
         """Fail the claim of a session; with `is_denied` because it belongs to another user."""
+        self._inherited.pop(client_id, None)
         claim = self._claims.pop(client_id, None)
         if claim is not None:
             claim.is_denied = is_denied
@@ -156,6 +161,13 @@ class SessionMigration:
             self.refused(client_id)
 
     # -- sessions that other processes need
+
+    def inherit(self, client_id: str, state: StoredState) -> None:
+        """Hold a session that was transferred to a removed process until its claim is decided in our favour.
+
+        Used before that, it could be given away, and come back with the decision.
+        """
+        self._inherited[client_id] = state
 
     def add_interrupted(self, client_id: str, state: StoredState) -> None:
         """Answer with `state` when the claim of a client is asked again, because who transferred it has ended."""
