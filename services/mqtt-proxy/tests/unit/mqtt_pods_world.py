@@ -26,6 +26,18 @@ from isotherm.mqtt_proxy.sessions.state_json import encode_state
 from isotherm.mqtt_proxy.sessions.store import StoredState
 
 
+class TwoOwnersError(AssertionError):
+    """Two processes that can commit hold one session."""
+
+
+class LostStateError(AssertionError):
+    """A stored state is overwritten unread, transferred in an old version, or belongs to nobody at rest."""
+
+
+class UnansweredError(AssertionError):
+    """A claim, a transfer or an adoption is open at rest."""
+
+
 @dataclass
 class Kafka:
     """The log, the sessions topic (owner and epoch by client), and the epochs of transactional ids."""
@@ -130,8 +142,10 @@ class ServerProcess:
             self.pod.end_process(self)
             return
         owner, epoch = self.kafka.sessions.get(client, (self.number, 0))
-        assert owner == self.number or not self.pod.world.is_live_owner(owner), (client, owner, self.number)
-        assert epoch == self.owned[client], f"{client}: {self.number} writes over a state that it does not know"
+        if owner != self.number and self.pod.world.can_commit(owner):
+            raise TwoOwnersError(f"{client}: {self.number} writes what {owner} owns")
+        if epoch != self.owned[client]:
+            raise LostStateError(f"{client}: {self.number} writes over a state that it does not know")
         self.owned[client] = epoch + 1
         self.kafka.sessions[client] = (self.number, epoch + 1)
 
@@ -168,7 +182,8 @@ class ServerProcess:
         if epoch == 0:
             self.send("released", client, None)
             return
-        assert self.kafka.sessions[client][1] == epoch, f"{client}: {self.number} transfers an old state"
+        if self.kafka.sessions[client][1] != epoch:
+            raise LostStateError(f"{client}: {self.number} transfers an old state")
         self.kafka.sessions[client] = (claimant, epoch + 1)
         self.pod.unsaid.append((self, client, epoch + 1))
 
@@ -308,11 +323,10 @@ class World:
         self.incarnations = 0
         self.snapshot: tuple[int, str] | None = None
 
-    def is_live_owner(self, owner: int) -> bool:
-        """Return whether a process with this number runs and is not fenced."""
-        return any(
-            owner in pod.processes and not pod.processes[owner].is_fenced for pod in self.pods if not pod.is_over
-        )
+    def can_commit(self, number: int) -> bool:
+        """Return whether a process with this number runs, is confirmed, and is not fenced."""
+        running = (pod.processes.get(number) for pod in self.pods if not pod.is_over)
+        return any(each is not None and each.is_ready and not each.is_fenced for each in running)
 
     def steps(self) -> list[Callable[[], None]]:
         """Return everything that can happen now."""
@@ -338,7 +352,7 @@ class World:
         return found
 
     def check(self) -> None:
-        """Check that no two processes whose producers are not fenced hold a session that is stored."""
+        """Raise TwoOwnersError when two processes that can commit hold a session."""
         holders: dict[str, int] = {}
         for pod in self.pods:
             for process in pod.processes.values():
@@ -346,7 +360,22 @@ class World:
                     continue
                 for client in process.owned:
                     other = holders.setdefault(client, process.number)
-                    assert other == process.number, f"{client}: both {other} and {process.number} hold it"
+                    if other != process.number:
+                        raise TwoOwnersError(f"{client}: both {other} and {process.number} hold it")
+
+    def check_rest(self) -> None:
+        """Raise when something waits although nothing can happen any more, or nobody has a stored session."""
+        live = [pod for pod in self.pods if not pod.is_over]
+        processes = [process for pod in live for process in pod.processes.values()]
+        for pod in live:
+            if pod.copy.claims or pod.copy.is_adopting or len(pod.processes) != pod.processes_wanted:
+                raise UnansweredError(f"{pod.incarnation}: {pod.copy.claims} claims are undecided")
+        for process in processes:
+            if process.claimed or process.leaving or not self.can_commit(process.number):
+                raise UnansweredError(f"{process.number}: {process.claimed} wait, {process.leaving} leave")
+        lost = set(self.kafka.sessions) - {client for process in processes for client in process.owned}
+        if lost:
+            raise LostStateError(f"{lost} belong to nobody")
 
 
 def _transfer(process: ServerProcess, client: str) -> Callable[[], None]:
