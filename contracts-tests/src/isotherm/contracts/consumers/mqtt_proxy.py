@@ -15,7 +15,7 @@ from isotherm.contracts.providers.mqtt_proxy import IN_FLIGHT, WITH_WILL
 from isotherm.mqtt_proxy.pod_service import CLAIMS
 from isotherm.mqtt_proxy.pods.records import Keys
 from isotherm.mqtt_proxy.pods.records import from_record as from_claims
-from isotherm.mqtt_proxy.service import SESSION
+from isotherm.mqtt_proxy.session_source import SESSION
 from isotherm.mqtt_proxy.sessions.records import from_record, newest, to_record
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import StoredState

@@ -24,7 +24,8 @@ from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.pod_service import CLAIMS
 from isotherm.mqtt_proxy.pods import records as pod_records
-from isotherm.mqtt_proxy.service import READING, SESSION
+from isotherm.mqtt_proxy.service import READING
+from isotherm.mqtt_proxy.session_source import SESSION
 from isotherm.mqtt_proxy.sessions.records import to_record
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import StoredState

@@ -40,3 +40,12 @@ class PodSettings(Settings):
     def host_name(self) -> str:
         """The name of this pod."""
         return self.host or socket.gethostname()
+
+    def check(self, role: str, shutdown_timeout_ms: int) -> None:
+        """Raise ValueError when a process with `role` that stops in `shutdown_timeout_ms` cannot be one of a pod."""
+        if self.enabled and role != "server":
+            raise ValueError(f"pods.enabled is true with role={role}; only a server (role=server) has pods")
+        if self.enabled and self.drain_ms >= shutdown_timeout_ms:
+            raise ValueError(
+                f"pods.drain_ms is {self.drain_ms}; it must be below shutdown_timeout_ms, which is {shutdown_timeout_ms}"
+            )

@@ -29,20 +29,16 @@ from isotherm.mqtt_proxy.ingest.routes import Router
 from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
 from isotherm.mqtt_proxy.ingest.translation import Translator
 from isotherm.mqtt_proxy.kafka_clients import (
-    build_fencing_producer,
-    build_heartbeat_consumer,
     build_loop_producer,
     build_outcome_consumer,
     build_producer,
-    build_session_consumer,
     build_target_state,
     build_transactional_producer,
     check_properties,
 )
 from isotherm.mqtt_proxy.metrics import Metrics
-from isotherm.mqtt_proxy.pods.ownership import Estates, PodSlot
+from isotherm.mqtt_proxy.pods.ownership import Estates
 from isotherm.mqtt_proxy.processes.adoption import SessionAdoption
-from isotherm.mqtt_proxy.processes.name_conflicts import NameConflicts
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
 from isotherm.mqtt_proxy.processes.worker_process import PodStart, WorkerProcess, monitored
 from isotherm.mqtt_proxy.server.connect_handler import ConnectHandler
@@ -50,18 +46,19 @@ from isotherm.mqtt_proxy.server.listeners import open_listeners
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.mqtt_proxy.server.session_manager import SessionManager
 from isotherm.mqtt_proxy.server.wills import WillScheduler
+from isotherm.mqtt_proxy.session_source import SESSION, SessionSource
 from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
 from isotherm.mqtt_proxy.sessions.migration import SessionMigration
 from isotherm.mqtt_proxy.sessions.records import to_record
-from isotherm.mqtt_proxy.sessions.recovery import fence, is_committed
-from isotherm.mqtt_proxy.sessions.restoration import OwnedSlots, SessionRestoration, UnreadableSessionError
+from isotherm.mqtt_proxy.sessions.recovery import is_committed
+from isotherm.mqtt_proxy.sessions.restoration import UnreadableSessionError
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import SessionStore, StoredState
 from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.schemas import schema
 from isotherm.servicekit import logs
-from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop, run_async
@@ -69,10 +66,8 @@ from isotherm.servicekit.producer.health import ProducerHealth
 
 _log = logs.logger(__name__)
 
-READING, SESSION = schema("SensorReading", 1), schema("MqttSession", 2)
-"""The schemas that the service writes, and of sessions also reads."""
-STATUS = schema("TaskStatus", 1)
-"""The schema that the service reads of other processes."""
+READING = schema("SensorReading", 1)
+"""The schema of readings, which the service writes."""
 
 _SWEEP_S = 5.0
 _REFRESH_TOPICS_S = 10.0
@@ -163,10 +158,9 @@ class Proxy:
         self._registry = SchemaRegistry(settings.registry)
         self._encoders = TopicEncoders(self._admin, self._registry, READING)
         self._encode_session: Encode | None = None
-        heartbeats = partial(build_heartbeat_consumer, settings, f"{self._client_id}-name")
-        self._conflicts = NameConflicts(self._admin, heartbeats, Decoder(self._registry, STATUS), self._name.connector)
         self._slot = slot or WorkerSlot(first_ordinal=settings.ordinal)
-        self._restoration = self._make_restoration(self._slot)
+        self._source = SessionSource(settings, self._client_id, admin=self._admin, registry=self._registry, stop=stop)
+        self._restoration = self._source.of(self._slot)
         self._estates = Estates()
         self._adoption: SessionAdoption | None = None
         self._producer = build_loop_producer(settings, self._client_id)
@@ -207,7 +201,7 @@ class Proxy:
         beats = asyncio.create_task(self._beat())
         await self._retry("kafka", self._check_topics)
         if self._pod is None:
-            await self._retry("name", lambda: self._conflicts.hold(settings.ordinal, self._stop.is_set))
+            await self._retry("name", self._source.hold_name)
         if self._stop.is_set():
             return Exit.OK
         await asyncio.get_running_loop().run_in_executor(self._executor, self._writer.open, self._stop)
@@ -311,8 +305,8 @@ class Proxy:
         return SessionAdoption(
             ordinal=self._settings.ordinal,
             first_ordinal=self._slot.first_ordinal,
-            fence=self._fence,
-            make_restoration=self._make_restoration,
+            fence=self._source.fence,
+            make_restoration=self._source.of,
             sessions=sessions,
             estates=self._estates,
             migration=migration,
@@ -321,10 +315,6 @@ class Proxy:
             stop=self._stop,
             on_fatal=self._on_fatal,
         )
-
-    def _fence(self, ordinal: int) -> None:
-        transactional_id = self._name.transactional_id(ordinal)
-        fence(build_fencing_producer(self._settings, transactional_id), transactional_id)
 
     # -- Kafka
 
@@ -386,25 +376,8 @@ class Proxy:
             if pod.is_new:
                 # It owns nothing: all that is stored belongs to other pods, or is adopted by their heir.
                 return DormantSessions(lambda _value: StoredState(), 0)
-            first = self._slot.first_ordinal
-            slot = PodSlot(self._settings.ordinal, first, pod.is_heir, frozenset(pod.others), pod.below)
-            self._restoration = self._make_restoration(slot)
+            self._restoration = self._source.of_pod(pod, self._slot.first_ordinal)
         return self._restoration.restore(self._process.interrupted if self._process else ())
-
-    def _make_restoration(self, slot: OwnedSlots) -> SessionRestoration:
-        settings = self._settings
-        return SessionRestoration(
-            settings.session.topic,
-            admin=self._admin,
-            make_consumer=partial(build_session_consumer, settings, f"{self._client_id}-restore"),
-            make_producer=partial(build_fencing_producer, settings),
-            decoder=Decoder(self._registry, SESSION),
-            schema_id=lambda: self._registry.schema_id(f"{settings.session.topic}-value", SESSION),
-            name=self._name,
-            slot=slot,
-            check_gone=lambda owners: self._conflicts.check(owners, self._stop.is_set),
-            stop=self._stop,
-        )
 
     # -- periodic work
 

@@ -357,13 +357,7 @@ class ProxySettings(HostSettings):
     def _consistent(self) -> ProxySettings:
         if self.name in ("bridge", "worker"):
             raise ValueError(f"name: {self.name!r} is taken: the bridge is called {SERVICE}-{self.name}")
-        if self.pods.enabled and self.role != "server":
-            raise ValueError(f"pods.enabled is true with role={self.role}; only a server (role=server) has pods")
-        if self.pods.enabled and self.pods.drain_ms >= self.shutdown_timeout_ms:
-            raise ValueError(
-                f"pods.drain_ms is {self.pods.drain_ms}; it must be below shutdown_timeout_ms, "
-                f"which is {self.shutdown_timeout_ms}"
-            )
+        self.pods.check(self.role, self.shutdown_timeout_ms)
         if self.identity.device_id == "user" and not self._authenticates:
             raise ValueError(
                 "identity.device_id=user needs password_file or tls.cafile"

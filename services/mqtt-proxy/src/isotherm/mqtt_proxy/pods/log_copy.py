@@ -25,7 +25,7 @@ _BEFORE = -1
 
 
 @dataclass(slots=True)
-class Member:
+class JoinedPod:
     """A pod that joined. It is deleted when its heir has adopted its sessions."""
 
     number: int
@@ -107,7 +107,7 @@ class LogCopy:
 
     def __init__(self, incarnation: str) -> None:
         self._incarnation = incarnation
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, JoinedPod] = {}
         self._next = 1
         self._estate: int | None = None
         self._arbiter = Arbiter((_BEFORE,))
@@ -120,7 +120,7 @@ class LogCopy:
     # -- what it knows
 
     @property
-    def own(self) -> Member | None:
+    def own(self) -> JoinedPod | None:
         """This pod; None before its join and after the adoption of its sessions."""
         return self._members.get(self._incarnation)
 
@@ -200,7 +200,7 @@ class LogCopy:
             self._arbiter.interrupted(process),
         )
 
-    def _heir(self) -> Member | None:
+    def _heir(self) -> JoinedPod | None:
         """Return the oldest live pod, which adopts the sessions of those that ended."""
         live = [member for member in self._members.values() if member.is_live]
         return min(live, key=lambda member: member.number, default=None)
@@ -225,7 +225,7 @@ class LogCopy:
                 effects += self._message(member, kind, values)
         return [each for each in effects if isinstance(each, (Removed, Forgotten)) or each.process in self._numbers]
 
-    def _message(self, member: Member, kind: str, values: list[Any]) -> list[Effect]:
+    def _message(self, member: JoinedPod, kind: str, values: list[Any]) -> list[Effect]:
         if kind == "beat":
             self._beat(member)
         elif kind == "leave":
@@ -270,25 +270,25 @@ class LogCopy:
             effects += self._remove(member, "another pod with its host name has joined")
         number = max(self._next, floor)
         self._next = number + 1
-        self._members[incarnation] = Member(number, incarnation, host, processes)
+        self._members[incarnation] = JoinedPod(number, incarnation, host, processes)
         self._heard[number] = self._own_beats
         if incarnation == self._incarnation:
             self._numbers = self._members[incarnation].numbers
         self._is_snapshot_due = True
         return effects
 
-    def _beat(self, member: Member) -> None:
+    def _beat(self, member: JoinedPod) -> None:
         if member.incarnation == self._incarnation:
             self._own_beats += 1
             self._is_snapshot_due |= self._own_beats % SNAPSHOT_BEATS == 0
 
-    def _remove(self, member: Member, reason: str) -> list[Effect]:
+    def _remove(self, member: JoinedPod, reason: str) -> list[Effect]:
         member.is_live = False
         self._is_snapshot_due = True
         self._arbiter.removed(member.numbers)
         return [Removed(reason)] if member.incarnation == self._incarnation else []
 
-    def _adopted(self, heir: Member, numbers: list[int]) -> list[Effect]:
+    def _adopted(self, heir: JoinedPod, numbers: list[int]) -> list[Effect]:
         if self._heir() is not heir:
             return []
         if heir.incarnation == self._incarnation:
@@ -324,6 +324,6 @@ class LogCopy:
     def load(self, dumped: list[Any]) -> None:
         """Continue from the state that the copy of another pod returned."""
         self._next, self._estate, members, arbiter = dumped
-        self._members = {incarnation: Member(number, incarnation, *more) for number, incarnation, *more in members}
+        self._members = {incarnation: JoinedPod(number, incarnation, *more) for number, incarnation, *more in members}
         self._arbiter = Arbiter.load(arbiter)
         self._heard = {member.number: self._own_beats for member in self._members.values()}

@@ -145,6 +145,9 @@ class SessionMigration:
     def refused(self, client_id: str, *, is_denied: bool = False) -> None:
         """Fail the claim of a session; with `is_denied` because it belongs to another user."""
         self._inherited.pop(client_id, None)
+        self._fail(client_id, is_denied=is_denied)
+
+    def _fail(self, client_id: str, *, is_denied: bool = False) -> None:
         claim = self._claims.pop(client_id, None)
         if claim is not None:
             claim.is_denied = is_denied
@@ -158,7 +161,8 @@ class SessionMigration:
         """Claim no sessions any more, because the process accepts no clients. It still yields its own."""
         self._is_closed = True
         for client_id in list(self._claims):
-            self.refused(client_id)
+            # Not refused: what is inherited stays until the arbiter has decided.
+            self._fail(client_id)
 
     # -- sessions that other processes need
 
