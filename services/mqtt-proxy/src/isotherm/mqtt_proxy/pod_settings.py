@@ -47,5 +47,5 @@ class PodSettings(Settings):
             raise ValueError(f"pods.enabled is true with role={role}; only a server (role=server) has pods")
         if self.enabled and self.drain_ms >= shutdown_timeout_ms:
             raise ValueError(
-                f"pods.drain_ms is {self.drain_ms}; it must be below shutdown_timeout_ms, which is {shutdown_timeout_ms}"
+                f"pods.drain_ms is {self.drain_ms}; it must be below shutdown_timeout_ms ({shutdown_timeout_ms})"
             )

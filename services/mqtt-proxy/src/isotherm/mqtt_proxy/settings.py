@@ -365,8 +365,7 @@ class ProxySettings(HostSettings):
                 else "identity.device_id=user: a broker does not tell who published; allowed here: payload, topic"
             )
         if self.role == "worker":
-            # The connectors of a worker have routes of their own.
-            return self
+            return self  # its connectors have routes of their own
         if not self.routes.strip() and not self.topic_regex_list.strip():
             raise ValueError("routes and topic_regex_list are empty; one of them must route publishes to Kafka topics")
         if self.role == "server" and not any((self.allow_anonymous, self.tls.cafile, self.password_file)):
