@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mqtt_pods_world import Flaws, LostStateError, Pod, ServerProcess, TwoOwnersError, UnansweredError, World
 
 from isotherm.mqtt_proxy.pods.log_copy import SILENT_BEATS, LogCopy, Removed
+from isotherm.mqtt_proxy.pods.records import History, LogRecord
 
 CLIENTS = ("a", "b", "c")
 HOSTS = ("one", "two", "three")
@@ -193,3 +194,21 @@ def test_a_new_incarnation_of_a_host_replaces_the_old_one() -> None:
     assert effects["old"] == [Removed("another pod with its host name has joined")]
     assert feed(copies, "old", "removed", 2) == {"old": [], "new": []}, "what a removed pod says counts for nothing"
     assert copies["new"].pods == 1
+
+
+def test_a_snapshot_changes_no_copy_whatever_its_position() -> None:
+    copies = joined("a", "b")
+    feed(copies, "a", "joined", 64)
+    before = [copy.dump() for copy in copies.values()]
+    assert feed(copies, "a", "snapshot", 64, before[0]) == {"a": [], "b": []}
+    assert [copy.dump() for copy in copies.values()] == before
+
+
+def test_a_newcomer_ignores_a_snapshot_that_came_late() -> None:
+    history = History()
+    for offset in range(6):
+        history.add(LogRecord(offset, "a", [["beat"]]))
+    history.add(LogRecord(6, "b", [["snapshot", 4, ["new"]]]))
+    history.add(LogRecord(7, "a", [["snapshot", 1, ["old"]]]))
+    assert (history.snapshot, history.position) == (["new"], 4)
+    assert [record.offset for record in history.records] == [5]

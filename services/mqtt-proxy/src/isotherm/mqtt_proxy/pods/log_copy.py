@@ -236,6 +236,9 @@ class LogCopy:
             return [] if removed is None else self._remove(removed, f"pod {member.host} read nothing of it")
         elif kind == "adopted":
             return self._adopted(member, *values)
+        elif kind == "snapshot":
+            # It says what this copy knows; its position is no process, even if it is the number of one.
+            return []
         elif values and values[0] in member.numbers:
             return self._process_message(kind, *values)
         return []

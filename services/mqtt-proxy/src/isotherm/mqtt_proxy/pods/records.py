@@ -95,7 +95,11 @@ class History:
         """Add the next record."""
         kind, *values = record.messages[0] if record.messages else ("",)
         if kind == "snapshot":
-            self.position, self.snapshot = values
+            position, snapshot = values
+            if position < self.position:
+                # An heir that was cut off wrote it; the records that would follow it are dropped already.
+                return
+            self.position, self.snapshot = position, snapshot
             self._records = [each for each in self._records if each.offset > self.position]
         else:
             self._records.append(record)
