@@ -30,7 +30,7 @@ from isotherm.console.devices import silences as console_silences
 from isotherm.console.devices import windows as console_windows
 from isotherm.contracts.consumers import NEEDS
 from isotherm.contracts.paths import EXAMPLES, ROOT
-from isotherm.mqtt_proxy import service as mqtt_proxy
+from isotherm.mqtt_proxy import pod_service, session_source
 from isotherm.mqtt_proxy.settings import ProxySettings
 
 TOPICS = {topic.name for topic in catalog.topics()}
@@ -78,7 +78,8 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("console", "devices"): console_provisioned.SCHEMA,
     ("console", "devices.latest"): console_devices.SCHEMA,
     ("console", "temperatures.aggregated"): console_windows.SCHEMA,
-    ("mqtt-proxy", "isotherm.mqtt.sessions"): mqtt_proxy.SESSION,
+    ("mqtt-proxy", "isotherm.mqtt.claims"): pod_service.CLAIMS,
+    ("mqtt-proxy", "isotherm.mqtt.sessions"): session_source.SESSION,
     ("mqtt-proxy", "isotherm.connectors"): target_follower.READER,
     ("coap-ingest", "isotherm.connectors"): target_follower.READER,
     ("persisters", "isotherm.connectors"): target_follower.READER,

@@ -21,7 +21,7 @@ from isotherm.contracts.consumers import (
     persisters,
 )
 from isotherm.contracts.harness import Harness, Message
-from isotherm.mqtt_proxy.service import SESSION
+from isotherm.mqtt_proxy.session_source import SESSION
 from isotherm.mqtt_proxy.sessions.records import from_record, to_record
 from isotherm.servicekit.avro import Decoder
 

@@ -81,7 +81,7 @@ class Wire:
         self.session_present = bool(self.connack[0])
 
     def _open(self, proxy: Proxy) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", proxy.port), timeout=WAIT_S)
+        return socket.create_connection((proxy.host, proxy.port), timeout=WAIT_S)
 
     def send(self, data: bytes) -> None:
         """Send bytes."""

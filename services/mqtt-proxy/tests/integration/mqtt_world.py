@@ -100,7 +100,7 @@ class Proxy:
     def __init__(self, folder: Path, topics: Topics, port: int, http_port: int) -> None:
         self.topics = topics
         self.device = f"d-{uuid.uuid4().hex[:8]}"
-        self.port = port
+        self.host, self.port = "127.0.0.1", port
         self.at_end = ExitStack()
         # One client for all questions: each new one reads all certificates of the system.
         self._http = httpx.Client(base_url=f"http://127.0.0.1:{http_port}")

@@ -61,3 +61,26 @@ def test_publishes_behind_unread_acknowledgements_are_handled_before_the_end(loo
     world.turn()
     assert [key for _, key, *_ in world.kafka.records] == ["attic"]
     assert world.metrics.connections_closed == {"disconnect": 1}
+
+
+@pytest.mark.parametrize(
+    ("version", "reference", "farewell"),
+    [
+        (4, "other:1883", b""),
+        (5, "", b"\xe0\x01\x8b"),
+        (5, "other:1883", b"\xe0\x0f\x9c\x0d\x1c\x00\x0aother:1883"),
+    ],
+)
+def test_a_pod_that_stops_sends_its_clients_away(
+    loop: asyncio.AbstractEventLoop, version: int, reference: str, farewell: bytes
+) -> None:
+    world = PlainWorld(loop, is_compiled=False, version=version)
+    other, _ = loop.run_until_complete(client_of(world, connect_packet("other", keep_alive=0)[:-1]))
+    loop.run_until_complete(world.server.send_away(0.0, reference))
+    world.turn()
+    assert bytes(world.wire.received)[len(world.answers) :] == farewell
+    assert world.wire.closed
+    assert other.closed
+    late, _ = loop.run_until_complete(client_of(world, connect_packet("late", keep_alive=0)))
+    world.turn()
+    assert bytes(late.received) == b"\x20\x02\x00\x03", "server unavailable"

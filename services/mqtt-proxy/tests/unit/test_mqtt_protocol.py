@@ -324,3 +324,17 @@ def test_the_reason_of_a_refusal_does_not_depend_on_how_bytes_are_cut(data: byte
 def test_every_property_survives_encoding() -> None:
     found = {Property.SUBSCRIPTION_ID: 200, Property.USER_PROPERTY: [("a", "b")]}
     assert props.decode_all(props.encode(found), props.SUBSCRIBE) == found
+
+
+@pytest.mark.parametrize("limit", [None, 64, 20])
+def test_a_client_is_referred_to_another_server_if_the_packet_fits(limit: int | None) -> None:
+    server = "mqtt.example:8883"
+    given = b"" if limit is None else b"\x27" + limit.to_bytes(4, "big")
+    protocol = ServerProtocol(max_packet_bytes=MAX_PACKET_BYTES)
+    events_of(protocol, connect_packet(version=5, properties=varint(len(given)) + given))
+    assert protocol.accept(session_present=False)
+    protocol.take_outgoing()
+    protocol.disconnect(Reason.USE_ANOTHER_SERVER, server)
+    reference = b"\x1c" + text(server)
+    whole = packet(0xE0, b"\x9c" + varint(len(reference)) + reference)
+    assert protocol.take_outgoing() == (b"\xe0\x01\x9c" if limit == 20 else whole)

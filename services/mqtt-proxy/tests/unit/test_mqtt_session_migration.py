@@ -210,3 +210,38 @@ async def test_a_denied_claim_denies_nobody_but_its_user() -> None:
     assert process.said[1:] == [("claim", "c", "owner", True)]
     process.migration.granted("c", STATE)
     assert (await owner).stored == STATE
+
+
+async def test_an_inherited_session_is_used_when_its_claim_is_decided() -> None:
+    process = Process()
+    process.migration.inherit("c", STATE)
+    assert process.sessions.get("c") is None, "used before, it could be given away and come back"
+    process.migration.granted("c", None)
+    session = process.sessions.get("c")
+    assert session is not None
+    assert session.stored == STATE
+
+
+@pytest.mark.parametrize(("granted", "used"), [(3, 4), (5, 5)])
+async def test_the_newer_of_an_inherited_and_a_granted_state_is_used(granted: int, used: int) -> None:
+    process = Process()
+    process.migration.inherit("c", STATE)
+    process.migration.granted("c", replace(STATE, epoch=granted))
+    session = process.sessions.get("c")
+    assert session is not None
+    assert session.stored is not None
+    assert session.stored.epoch == used
+
+
+async def test_a_claim_that_the_process_gives_up_does_not_lose_an_inherited_session() -> None:
+    process = Process()
+    process.migration.inherit("c", STATE)
+    waiting = asyncio.create_task(process.migration.obtain("c"))
+    await turns()
+    process.migration.close()
+    with pytest.raises(SessionUnavailableError):
+        await waiting
+    process.migration.granted("c", None)
+    session = process.sessions.get("c")
+    assert session is not None
+    assert session.stored == STATE

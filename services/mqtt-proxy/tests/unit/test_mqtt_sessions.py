@@ -17,9 +17,9 @@ from mqtt_dormant import dormant
 import isotherm.schemas
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
-from isotherm.mqtt_proxy.processes.link import decode_state, encode_value
 from isotherm.mqtt_proxy.sessions.records import from_record, newest, to_record
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
+from isotherm.mqtt_proxy.sessions.state_json import decode_state, encode_state
 from isotherm.mqtt_proxy.sessions.store import (
     PublishKind,
     ReleaseKind,
@@ -194,7 +194,7 @@ STATES = st.builds(
 
 @given(STATES)
 def test_an_encoded_state_is_decoded_unchanged(state: StoredState) -> None:
-    assert decode_state(json.loads(json.dumps(encode_value(state)))) == state
+    assert decode_state(json.loads(json.dumps(encode_state(state)))) == state
 
 
 def test_a_session_of_version_1_has_no_owner_and_no_will() -> None:

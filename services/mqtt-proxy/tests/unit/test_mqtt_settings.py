@@ -50,6 +50,15 @@ def problems(settings: Mapping[str, str]) -> str:
             "listener.trusted_balancers.0 (--set): '::ffff:10.0.0.0/104' is not allowed: Value error, IPv4 within IPv6",
         ),
         ({"listener.trusted_balancers": "10.0.0.0/8"}, "without proxy_protocol=true nothing reads them"),
+        (
+            {"pods.enabled": "true", "pods.drain_ms": "60000"},
+            "pods.drain_ms is 60000; it must be below shutdown_timeout_ms",
+        ),
+        ({"pods.enabled": "true", "role": "bridge"}, "pods.enabled is true with role=bridge; only a server"),
+        ({"pods.host": "one pod"}, "pods.host (--set): 'one pod' is not allowed"),
+        ({"pods.drain_ms": "-1"}, "pods.drain_ms (--set): '-1' is not allowed"),
+        ({"pods.enabled": "maybe"}, "pods.enabled (--set): 'maybe' is not allowed"),
+        ({"pods.hosts": "a"}, "did you mean pods.host?"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, str], says: str) -> None:

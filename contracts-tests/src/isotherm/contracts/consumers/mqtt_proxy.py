@@ -12,7 +12,10 @@ from isotherm.contracts.pact.needs import Need, expect
 from isotherm.contracts.partitions import murmur2_partition, partition_of
 from isotherm.contracts.providers.alerts import PARTITIONS
 from isotherm.contracts.providers.mqtt_proxy import IN_FLIGHT, WITH_WILL
-from isotherm.mqtt_proxy.service import SESSION
+from isotherm.mqtt_proxy.pod_service import CLAIMS
+from isotherm.mqtt_proxy.pods.records import Keys
+from isotherm.mqtt_proxy.pods.records import from_record as from_claims
+from isotherm.mqtt_proxy.session_source import SESSION
 from isotherm.mqtt_proxy.sessions.records import from_record, newest, to_record
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import StoredState
@@ -54,7 +57,25 @@ def _read(harness: Harness, found: Message) -> list[Any]:
     return [SimpleNamespace(key=one.key.encode, value=partial(bytes, one.value)) for one in records]
 
 
+def _reads_claim(harness: Harness, found: Message) -> object:
+    record = from_claims(0, Decoder(harness.registry, CLAIMS)(found.value).record)
+    expect("claim", record.messages[-1], ["claim", 64, "simulator-1", "kitchen", False])
+    expect("key", found.key.encode().startswith(Keys(ServerName("")).prefix), True)
+    return record
+
+
 NEEDS = (
+    Need(
+        "mqtt-proxy",
+        "mqtt-proxy",
+        scenario.CLAIM,
+        "isotherm.mqtt.claims",
+        "MqttClaims",
+        1,
+        "\0pod\0mqtt-0/5f2b",
+        {"incarnation": "mqtt-0/5f2b", "messages": ['["beat"]', '["claim",64,"simulator-1","kitchen",false]']},
+        _reads_claim,
+    ),
     _need(
         scenario.SESSION,
         IN_FLIGHT,

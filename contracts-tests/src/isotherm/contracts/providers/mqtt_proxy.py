@@ -22,7 +22,10 @@ from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
-from isotherm.mqtt_proxy.service import READING, SESSION
+from isotherm.mqtt_proxy.pod_service import CLAIMS
+from isotherm.mqtt_proxy.pods import records as pod_records
+from isotherm.mqtt_proxy.service import READING
+from isotherm.mqtt_proxy.session_source import SESSION
 from isotherm.mqtt_proxy.sessions.records import to_record
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import StoredState
@@ -61,7 +64,8 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         _produce(producer, _published(demo, f"devices/{device}/temperature", {"id": device, "t": "warm", **at}))
         transactional = kafka_clients.build_transactional_producer(settings, name.transactional_id(0))
         _produce(transactional, [_session(harness, settings, name, state) for state in (IN_FLIGHT, WITH_WILL)])
-        reading, brightness, temperature, dead, session, will = found
+        _produce(kafka_clients.build_claims_producer(settings, "pod"), [_claim(harness, settings, name)])
+        reading, brightness, temperature, dead, session, will, claim = found
         reports = [seam.connector_report("bridge")]
         plugin, worker, reported = seam.announced(SERVICE, MqttClasses(settings), reports, found)
         del found[:]
@@ -73,6 +77,7 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         scenario.DEAD_LETTER: dead,
         scenario.SESSION: session,
         scenario.SESSION_WITH_WILL: will,
+        scenario.CLAIM: claim,
         scenario.PLUGIN: plugin,
         scenario.WORKER: worker,
         scenario.WORKERS_CONNECTOR: reported,
@@ -104,6 +109,14 @@ def _session(harness: Harness, settings: ProxySettings, name: ServerName, state:
     topic = settings.session.topic
     record = to_record("simulator-1", state, owner=0, now_ms=scenario.TAKEN_IN_MS)
     return ProducerRecord(topic, name.session_key("simulator-1"), harness.registry.encoder(topic, SESSION)(record), [])
+
+
+def _claim(harness: Harness, settings: ProxySettings, name: ServerName) -> ProducerRecord:
+    topic, incarnation = settings.pods.topic, "mqtt-0/5f2b"
+    (texts,) = pod_records.batches([("beat",), ("claim", 64, "simulator-1", "kitchen", False)])
+    record = pod_records.to_record(incarnation, 7, texts, scenario.TAKEN_IN_MS)
+    value = harness.registry.encoder(topic, CLAIMS)(record)
+    return ProducerRecord(topic, pod_records.Keys(name).pod(incarnation), value, [])
 
 
 def _statuses(settings: ProxySettings, name: ServerName, found: list[Message]) -> Mapping[str, Message]:

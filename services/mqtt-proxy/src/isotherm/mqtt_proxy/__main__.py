@@ -9,6 +9,7 @@ from isotherm.connector.distributed.hosting import TASK_FLAG, run_worker
 from isotherm.mqtt_proxy.bridge.connector_class import MqttClasses
 from isotherm.mqtt_proxy.bridge.service import run_bridge
 from isotherm.mqtt_proxy.bridge.worker import run_task
+from isotherm.mqtt_proxy.pod_service import run_pod
 from isotherm.mqtt_proxy.processes.supervisor import supervise
 from isotherm.mqtt_proxy.service import run
 from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
@@ -41,6 +42,8 @@ def _run(settings: ProxySettings, arguments: argparse.Namespace) -> int:
         return run_task(settings)
     if settings.role == "worker":
         return run_worker(SERVICE, settings, MqttClasses(settings), sys.argv[1:])
+    if arguments.link is None and settings.pods.enabled:
+        return run_pod(settings, sys.argv[1:])
     if arguments.link is None and settings.processes > 1:
         return supervise(settings, sys.argv[1:])
     slot = WorkerSlot(arguments.process or 0, settings.processes, settings.ordinal)

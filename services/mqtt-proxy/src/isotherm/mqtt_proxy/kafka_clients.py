@@ -13,6 +13,7 @@ from isotherm.connector.standalone.reporting import Reporter
 from isotherm.connector.state.target_follower import TargetFollower
 from isotherm.mqtt_proxy.delivery.transactional_writer import RETRY_BACKOFF_MS
 from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.pods.records import MOST_BYTES
 from isotherm.mqtt_proxy.processes.target_state import TargetStateReconciler
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.servicekit.health import Health
@@ -22,6 +23,11 @@ from isotherm.servicekit.settings import KafkaSettings, SettingsError
 
 _SPARE_RECORDS = 100_000
 """How far the producer's own bound lies above ours, which counts whole publishes and lets wills through."""
+_MOST_CLAIMS = 1_000_000
+"""How many messages a pod's supervisor buffers while Kafka is away; its processes have fewer claims."""
+_OVERHEAD_BYTES = 100_000
+_FOLLOW_WAIT_MS = 500
+"""How long Kafka holds a fetch of a reader that follows a topic; a record ends the wait at once."""
 _READ_AHEAD_KB = 16_384
 """How much the reader of the sessions topic buffers at most."""
 
@@ -83,6 +89,23 @@ def build_outcome_consumer(settings: KafkaSettings, client_id: str) -> Consumer:
     """Return a consumer for `recovery.is_committed`."""
     # Without auto_offset_reset=error a deleted record would look like an aborted one.
     return clients.consumer_to_the_end(settings, client_id, auto_offset_reset="error")
+
+
+def build_claims_producer(settings: ProxySettings, client_id: str) -> Producer:
+    """Return the producer of the claims topic. It gives up no record: the copies would differ from what happened."""
+    return clients.producer(
+        settings.kafka,
+        client_id,
+        linger_ms=1,
+        delivery_timeout_ms=0,
+        message_max_bytes=MOST_BYTES + _OVERHEAD_BYTES,
+        queue_buffering_max_messages=_MOST_CLAIMS,
+    )
+
+
+def build_claims_consumer(settings: ProxySettings, client_id: str) -> Consumer:
+    """Return the consumer of the claims topic, which reads it once and then follows it."""
+    return clients.consumer_to_the_end(settings.kafka, client_id, fetch_wait_max_ms=_FOLLOW_WAIT_MS)
 
 
 def build_target_state(

@@ -19,13 +19,8 @@ from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
 from isotherm.mqtt_proxy.access.tls import server_context
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
-from isotherm.mqtt_proxy.delivery.transactional_writer import (
-    FatalTransactionError,
-    SuccessorUnknownError,
-    TransactionalWriter,
-)
+from isotherm.mqtt_proxy.delivery.transactional_writer import FatalTransactionError, TransactionalWriter
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
-from isotherm.mqtt_proxy.hotpath import session_skim
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.plain_route import Encode
@@ -34,42 +29,36 @@ from isotherm.mqtt_proxy.ingest.routes import Router
 from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
 from isotherm.mqtt_proxy.ingest.translation import Translator
 from isotherm.mqtt_proxy.kafka_clients import (
-    build_fencing_producer,
-    build_heartbeat_consumer,
     build_loop_producer,
     build_outcome_consumer,
     build_producer,
-    build_session_consumer,
     build_target_state,
     build_transactional_producer,
     check_properties,
 )
 from isotherm.mqtt_proxy.metrics import Metrics
-from isotherm.mqtt_proxy.processes.name_conflicts import NameConflicts
+from isotherm.mqtt_proxy.pods.ownership import Estates
+from isotherm.mqtt_proxy.processes.adoption import SessionAdoption
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
-from isotherm.mqtt_proxy.processes.worker_process import WorkerProcess, monitored
+from isotherm.mqtt_proxy.processes.worker_process import PodStart, WorkerProcess, monitored
 from isotherm.mqtt_proxy.server.connect_handler import ConnectHandler
 from isotherm.mqtt_proxy.server.listeners import open_listeners
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.mqtt_proxy.server.session_manager import SessionManager
 from isotherm.mqtt_proxy.server.wills import WillScheduler
+from isotherm.mqtt_proxy.session_source import SESSION, SessionSource
 from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
 from isotherm.mqtt_proxy.sessions.migration import SessionMigration
 from isotherm.mqtt_proxy.sessions.records import to_record
 from isotherm.mqtt_proxy.sessions.recovery import is_committed
-from isotherm.mqtt_proxy.sessions.restoration import SessionRestoration, UnreadableSessionError
+from isotherm.mqtt_proxy.sessions.restoration import UnreadableSessionError
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import SessionStore, StoredState
 from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.schemas import schema
 from isotherm.servicekit import logs
-from isotherm.servicekit.avro import (
-    Decoder,
-    RegistryUnavailableError,
-    SchemaNotRegisteredError,
-    SchemaRegistry,
-)
+from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop, run_async
@@ -77,10 +66,8 @@ from isotherm.servicekit.producer.health import ProducerHealth
 
 _log = logs.logger(__name__)
 
-READING, SESSION = schema("SensorReading", 1), schema("MqttSession", 2)
-"""The schemas that the service writes, and of sessions also reads."""
-STATUS = schema("TaskStatus", 1)
-"""The schema that the service reads of other processes."""
+READING = schema("SensorReading", 1)
+"""The schema of readings, which the service writes."""
 
 _SWEEP_S = 5.0
 _REFRESH_TOPICS_S = 10.0
@@ -171,21 +158,11 @@ class Proxy:
         self._registry = SchemaRegistry(settings.registry)
         self._encoders = TopicEncoders(self._admin, self._registry, READING)
         self._encode_session: Encode | None = None
-        heartbeats = partial(build_heartbeat_consumer, settings, f"{self._client_id}-name")
-        self._conflicts = NameConflicts(self._admin, heartbeats, Decoder(self._registry, STATUS), self._name.connector)
-        self._restoration = SessionRestoration(
-            settings.session.topic,
-            admin=self._admin,
-            make_consumer=partial(build_session_consumer, settings, f"{self._client_id}-restore"),
-            make_producer=partial(build_fencing_producer, settings),
-            decoder=Decoder(self._registry, SESSION),
-            schema_id=lambda: self._registry.schema_id(f"{settings.session.topic}-value", SESSION),
-            name=self._name,
-            slot=slot or WorkerSlot(first_ordinal=settings.ordinal),
-            check_gone=lambda owners: self._conflicts.check(owners, stop.is_set),
-            stop=stop,
-            make_skim=session_skim,
-        )
+        self._slot = slot or WorkerSlot(first_ordinal=settings.ordinal)
+        self._source = SessionSource(settings, self._client_id, admin=self._admin, registry=self._registry, stop=stop)
+        self._restoration = self._source.of(self._slot)
+        self._estates = Estates()
+        self._adoption: SessionAdoption | None = None
         self._producer = build_loop_producer(settings, self._client_id)
         self._producer_health = ProducerHealth(
             self._producer,
@@ -199,7 +176,8 @@ class Proxy:
             is_committed=self._is_committed,
             on_replacing=partial(self._health.not_ready, "transactions"),
             on_replaced=self._on_producer_replaced,
-            find_successor=self._find_successor,
+            find_successor=lambda: self._source.find_successor(self._writer.is_given_up),
+            confirm=self._confirm_membership,
         )
 
     async def run(self) -> int:
@@ -223,14 +201,17 @@ class Proxy:
         settings = self._settings
         beats = asyncio.create_task(self._beat())
         await self._retry("kafka", self._check_topics)
-        await self._retry("name", lambda: self._conflicts.hold(settings.ordinal, self._stop.is_set))
+        if self._pod is None:
+            await self._retry("name", self._source.hold_name)
         if self._stop.is_set():
             return Exit.OK
         await asyncio.get_running_loop().run_in_executor(self._executor, self._writer.open, self._stop)
         restored = await self._retry("sessions", self._restore)
         if self._stop.is_set() or restored is None:
             return Exit.OK
-        sessions = SessionStore(settings.session.maximum, restored)
+        if self._pod is not None and len(restored):
+            self._estates.add(restored)
+        sessions = SessionStore(settings.session.maximum, restored if self._pod is None else self._estates)
         _log.info("sessions restored", sessions=len(sessions))
         await self._target_state.wait_until_known(self._stop)
         server = self._build_server(sessions)
@@ -246,8 +227,12 @@ class Proxy:
         for listener in listeners:
             listener.close()
         if self._exit is Exit.OK:
+            if self._pod is not None:
+                await server.send_away(settings.pods.drain_ms / 1000, settings.pods.server_reference)
             await server.drain()
             _log.info("drained")
+        if self._adoption is not None:
+            self._adoption.close()
         for task in tasks:
             task.cancel()
         return self._exit
@@ -299,8 +284,38 @@ class Proxy:
         )
         server = build_server(settings, pipeline=pipeline, sessions=sessions, access=self._access, migration=migration)
         if self._process is not None:
+            if migration is not None and self._pod is not None:
+                self._adoption = self._build_adoption(sessions, migration)
+                self._process.on_adopt = self._adoption.begin
             self._process.join(migration)
         return server
+
+    # -- one pod of several
+
+    @property
+    def _pod(self) -> PodStart | None:
+        """What this process must know as one of a pod; None where the server is one supervisor."""
+        return None if self._process is None else self._process.start_in_pod
+
+    def _confirm_membership(self, is_over: Callable[[], bool]) -> None:
+        if self._process is not None and self._pod is not None:
+            self._process.confirm_membership(is_over)
+
+    def _build_adoption(self, sessions: SessionStore, migration: SessionMigration) -> SessionAdoption:
+        assert self._process is not None
+        return SessionAdoption(
+            ordinal=self._settings.ordinal,
+            first_ordinal=self._slot.first_ordinal,
+            fence=self._source.fence,
+            make_restoration=self._source.of,
+            sessions=sessions,
+            estates=self._estates,
+            migration=migration,
+            send=self._process.send,
+            health=self._health,
+            stop=self._stop,
+            on_fatal=self._on_fatal,
+        )
 
     # -- Kafka
 
@@ -319,17 +334,6 @@ class Proxy:
         except KafkaException as failure:
             message = f"{topic}, partition {partition}, offset {offset}: whether it is committed is unknown: {failure}"
             raise FatalTransactionError(message) from failure
-
-    def _find_successor(self) -> str | None:
-        """Return the name of another process with this one's transactional id, a standby that took over (ADR 17).
-
-        Raises SuccessorUnknownError while Kafka, or the registry for the schema of a heartbeat, is away.
-        """
-        try:
-            others = self._conflicts.others([self._settings.ordinal], self._writer.is_given_up)
-        except (KafkaException, RegistryUnavailableError, SchemaNotRegisteredError) as failure:
-            raise SuccessorUnknownError(str(failure)) from failure
-        return ", ".join(others.values()) or None
 
     def _on_producer_replaced(self) -> None:
         self._metrics.recoveries += 1
@@ -368,6 +372,12 @@ class Proxy:
         self._encode_session = self._registry.encoder(settings.session.topic, SESSION)
 
     def _restore(self) -> DormantSessions:
+        pod = self._pod
+        if pod is not None:
+            if pod.is_new:
+                # It owns nothing: all that is stored belongs to other pods, or is adopted by their heir.
+                return DormantSessions(lambda _value: StoredState(), 0)
+            self._restoration = self._source.of_pod(pod, self._slot.first_ordinal)
         return self._restoration.restore(self._process.interrupted if self._process else ())
 
     # -- periodic work

@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, model_validator
 from isotherm.connector.distributed.hosting import HostSettings
 from isotherm.mqtt_proxy.balancers import BalancerNetworks
 from isotherm.mqtt_proxy.origins import Origin
+from isotherm.mqtt_proxy.pod_settings import PodSettings
 from isotherm.servicekit.settings import Settings
 from isotherm.servicekit.throttling.rates import RateText
 
@@ -294,6 +295,7 @@ class ProxySettings(HostSettings):
     limits: LimitSettings = LimitSettings()
     session: SessionSettings = SessionSettings()
     transactions: TransactionSettings = TransactionSettings()
+    pods: PodSettings = PodSettings()
     bridge: BridgeSettings = BridgeSettings()
     identity: IdentitySettings = IdentitySettings()
     dead_letters: DeadLetterSettings = DeadLetterSettings()
@@ -356,6 +358,7 @@ class ProxySettings(HostSettings):
     def _consistent(self) -> ProxySettings:
         if self.name in ("bridge", "worker"):
             raise ValueError(f"name: {self.name!r} is taken: the bridge is called {SERVICE}-{self.name}")
+        self.pods.check(self.role, self.shutdown_timeout_ms)
         if self.identity.device_id == "user" and not self._authenticates:
             raise ValueError(
                 "identity.device_id=user needs password_file or tls.cafile"
@@ -363,8 +366,7 @@ class ProxySettings(HostSettings):
                 else "identity.device_id=user: a broker does not tell who published; allowed here: payload, topic"
             )
         if self.role == "worker":
-            # The connectors of a worker have routes of their own.
-            return self
+            return self  # its connectors have routes of their own
         if not self.routes.strip() and not self.topic_regex_list.strip():
             raise ValueError("routes and topic_regex_list are empty; one of them must route publishes to Kafka topics")
         if self.role == "server" and not any((self.allow_anonymous, self.tls.cafile, self.password_file)):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from isotherm.mqtt_proxy import service
+from isotherm.mqtt_proxy import service, session_source
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.proofs.kafka.clients.admin import AdminClient
 from isotherm.proofs.kafka.clients.loop_producer import ReportSignal, ServerProducer
@@ -18,7 +18,7 @@ from isotherm.proofs.worlds.mqtt import server
 from isotherm.proofs.worlds.mqtt.server import Environment, ServerHost
 from isotherm.proofs.worlds.registry import Registry
 
-_REGISTRY = Registry({1: service.READING, 2: service.SESSION, 3: service.STATUS})
+_REGISTRY = Registry({1: service.READING, 2: session_source.SESSION, 3: session_source.STATUS})
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def wired(environment: Environment, host: list[ServerHost]) -> Iterator[None]:
         "isotherm.servicekit.producer.delivery:is_available": lambda: True,
         "isotherm.mqtt_proxy.service:SchemaRegistry": lambda _settings: _REGISTRY,
         "isotherm.mqtt_proxy.service:ThreadPoolExecutor": server.thread_pool(environment),
-        "isotherm.mqtt_proxy.service:NameConflicts": server.NoConflicts,
+        "isotherm.mqtt_proxy.session_source:NameConflicts": server.NoConflicts,
         "isotherm.mqtt_proxy.service:build_target_state": server.AlwaysRunning,
         "isotherm.mqtt_proxy.service:ensure_dead_letter_topic": lambda *_: None,
         "isotherm.mqtt_proxy.service:build_server": build_server,

@@ -294,9 +294,12 @@ def encode_suback(packet_type: PacketType, packet_id: int, version: int, reasons
     return bytes((packet_type << 4,)) + encode_varint(len(body)) + body
 
 
-def encode_disconnect(reason: Reason) -> bytes:
-    """Encode a DISCONNECT of the server, which only MQTT 5 has."""
-    return bytes((PacketType.DISCONNECT << 4, 1, reason))
+def encode_disconnect(reason: Reason, server_reference: str = "") -> bytes:
+    """Encode a DISCONNECT of the server, which only MQTT 5 has, with a Server Reference (5.0 section 4.11) if any."""
+    if not server_reference:
+        return bytes((PacketType.DISCONNECT << 4, 1, reason))
+    body = bytes((reason,)) + props.encode({Property.SERVER_REFERENCE: server_reference})
+    return bytes((PacketType.DISCONNECT << 4,)) + encode_varint(len(body)) + body
 
 
 PINGREQ, PINGRESP = bytes((PacketType.PINGREQ << 4, 0)), bytes((PacketType.PINGRESP << 4, 0))

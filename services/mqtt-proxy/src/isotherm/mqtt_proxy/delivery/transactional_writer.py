@@ -87,7 +87,9 @@ class TransactionalWriter:
     reader finds the record, and raises FatalTransactionError when Kafka cannot tell. The writer calls `on_replacing`
     with the reason when it gives up a producer, and `on_replaced` when the next one is ready; both in its thread.
     `find_successor` returns the name of a process that has taken over the transactional id, None for nobody; it raises
-    SuccessorUnknownError while nobody tells.
+    SuccessorUnknownError while nobody tells. The writer calls `confirm` with a function that says when to give up
+    waiting, after it initialised a producer and before it uses it: a process that another one has replaced does not
+    come back from there.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class TransactionalWriter:
         on_replacing: Callable[[str], None],
         on_replaced: Callable[[], None],
         find_successor: Callable[[], str | None] = lambda: None,
+        confirm: Callable[[Callable[[], bool]], None] = lambda _is_over: None,
     ) -> None:
         self._make_producer = make_producer
         self._timeout_s = timeout_s
@@ -107,6 +110,7 @@ class TransactionalWriter:
         self._is_committed = is_committed
         self._on_replacing, self._on_replaced = on_replacing, on_replaced
         self._find_successor = find_successor
+        self._confirm = confirm
         self._producer: Producer
         self._refused: KafkaError | None = None
         self._witness: tuple[str, int, int] | None = None
@@ -124,7 +128,7 @@ class TransactionalWriter:
         Waits for Kafka until `stop`. Raises FatalTransactionError for an error that does not pass.
         """
         self._producer = self._make_producer()
-        while not stop.is_set() and not self._try_to_initialise():
+        while not stop.is_set() and not self._try_to_initialise(stop.is_set):
             pass
 
     def give_up(self) -> None:
@@ -273,7 +277,7 @@ class TransactionalWriter:
                 known_s = time.monotonic()
             self._check_given_up()
             self._producer = self._make_producer()
-            is_ready = self._try_to_initialise()
+            is_ready = self._try_to_initialise(self._given_up.is_set)
         self._on_replaced()
 
     def _check_not_taken_over(self) -> None:
@@ -290,7 +294,7 @@ class TransactionalWriter:
         if successor is not None:
             raise FencedError(f"{successor} has taken over the transactional id")
 
-    def _try_to_initialise(self) -> bool:
+    def _try_to_initialise(self, is_over: Callable[[], bool]) -> bool:
         """Initialise the producer; False if Kafka does not answer in time. Raises FatalTransactionError."""
         try:
             self._producer.init_transactions(_CALL_TIMEOUT_S)
@@ -300,6 +304,7 @@ class TransactionalWriter:
                 raise self._fatal(failure) from failure
             _log.warning("waiting for the transaction coordinator", reason=str(failure))
             return False
+        self._confirm(is_over)
         return True
 
     def _check_given_up(self) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import socket
 import struct
 from typing import Any
 
-from isotherm.mqtt_proxy.codec.packets import Publish
-from isotherm.mqtt_proxy.codec.properties import WILL, decode_all, encode
+from isotherm.mqtt_proxy.sessions.state_json import encode_state
 from isotherm.mqtt_proxy.sessions.store import StoredState
 
 _LENGTH = struct.Struct(">I")
@@ -50,44 +48,4 @@ class Link:
 
 def encode_value(value: object) -> object:
     """Return `value` as JSON can carry it: a StoredState as a list, any other value unchanged."""
-    if isinstance(value, StoredState):
-        return [
-            value.epoch,
-            value.expiry_s,
-            value.expires_at_ms,
-            [*value.committed.items()],
-            value.username,
-            None if value.will is None else _encode_will(value.will),
-            value.will_due_ms,
-        ]
-    return value
-
-
-def _encode_will(will: Publish) -> list[object]:
-    binary = [base64.b64encode(part).decode() for part in (will.payload, encode(will.properties))]
-    return [will.topic, will.qos, will.retain, *binary]
-
-
-def _decode_will(value: list[Any] | None) -> Publish | None:
-    if value is None:
-        return None
-    topic, qos, retain, payload, properties = value
-    return Publish(
-        topic, base64.b64decode(payload), qos, retain, properties=decode_all(base64.b64decode(properties), WILL)
-    )
-
-
-def decode_state(value: list[Any] | None) -> StoredState | None:
-    """Return the StoredState that `encode_value` encoded, or None."""
-    if value is None:
-        return None
-    epoch, expiry_s, expires_at_ms, committed, username, will, will_due_ms = value
-    return StoredState(
-        epoch,
-        expiry_s,
-        expires_at_ms,
-        dict(committed),
-        username=username,
-        will=_decode_will(will),
-        will_due_ms=will_due_ms,
-    )
+    return encode_state(value) if isinstance(value, StoredState) else value

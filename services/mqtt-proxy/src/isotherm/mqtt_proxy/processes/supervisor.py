@@ -6,21 +6,16 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from isotherm.mqtt_proxy.processes.link import Link, decode_state
+from isotherm.mqtt_proxy.processes.arbitration import Arbitration, LocalArbitration
+from isotherm.mqtt_proxy.processes.link import Link
 from isotherm.mqtt_proxy.processes.metric_totals import MetricTotals
-from isotherm.mqtt_proxy.sessions.arbiter import (
-    Arbiter,
-    Grant,
-    Order,
-    Yield,
-)
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.servicekit import logs
 from isotherm.servicekit.backoff import Backoff
@@ -36,14 +31,20 @@ _STEADY_S = 10.0
 _GRACE_MS = 2_000
 
 
-def supervise(settings: ProxySettings, arguments: Sequence[str]) -> int:
+MakeArbitration = Callable[[Health, Stop, Callable[[str], None]], Arbitration]
+"""Makes the arbitration of a pod from the supervisor's health and stop, and from what ends the pod at once."""
+
+
+def supervise(
+    settings: ProxySettings, arguments: Sequence[str], make_arbitration: MakeArbitration | None = None
+) -> int:
     """Run `settings.processes` processes with the command line `arguments` until told to stop; return the exit code.
 
-    Raises SettingsError when a port cannot be reserved.
+    Without `make_arbitration` the server is this supervisor alone. Raises SettingsError when a port cannot be reserved.
     """
     ports = _reserve_all(settings)
     return run_async(
-        lambda stop: Supervisor(settings, arguments, ports, stop).run(),
+        lambda stop: Supervisor(settings, arguments, ports, stop, make_arbitration).run(),
         # The processes have a deadline of their own, which this one must not cut short.
         shutdown_timeout_ms=settings.shutdown_timeout_ms + _GRACE_MS,
     )
@@ -84,14 +85,26 @@ def _reserve(setting: str, host: str, port: int) -> socket.socket:
 class Supervisor(Collector):
     """Watches the processes. Devices wait for it only when it passes on a claim of a session."""
 
-    def __init__(self, settings: ProxySettings, arguments: Sequence[str], ports: Ports, stop: Stop) -> None:
+    def __init__(
+        self,
+        settings: ProxySettings,
+        arguments: Sequence[str],
+        ports: Ports,
+        stop: Stop,
+        make_arbitration: MakeArbitration | None = None,
+    ) -> None:
         self._settings = settings
         self._ports = ports
         self._stop = stop
         self._command = [sys.executable, "-m", "isotherm.mqtt_proxy", *arguments]
         self._health = Health()
         self._totals = MetricTotals()
-        self._arbiter = Arbiter(range(settings.processes))
+        self._arbitration: Arbitration = (
+            LocalArbitration(settings.processes, settings.ordinal)
+            if make_arbitration is None
+            else make_arbitration(self._health, stop, self._end_at_once)
+        )
+        self._arbitration.send = self._send
         self._links: dict[int, Link] = {}
         self._running: dict[int, asyncio.subprocess.Process] = {}
         self._restarts = 0
@@ -113,6 +126,8 @@ class Supervisor(Collector):
         self._health.ready()
         beats = asyncio.create_task(self._beat())
         try:
+            if not await self._arbitration.open():
+                return self._exit
             watchers = [asyncio.create_task(self._keep_running(index)) for index in range(self._settings.processes)]
             await self._stop.wait_async()
             self._health.not_ready("start", "stopping")
@@ -121,6 +136,7 @@ class Supervisor(Collector):
             await asyncio.gather(*watchers)
             _log.info("all processes ended")
         finally:
+            await self._arbitration.close()
             beats.cancel()
             monitoring.stop()
             for reserved in self._ports.values():
@@ -133,8 +149,9 @@ class Supervisor(Collector):
         yield GaugeMetricFamily(
             "isotherm_mqtt_proxy_session_claims",
             "Clients with an undecided claim of their session.",
-            self._arbiter.claims,
+            self._arbitration.claims,
         )
+        yield GaugeMetricFamily("isotherm_mqtt_proxy_pods", "Pods of the server that are live.", self._arbitration.pods)
         yield CounterMetricFamily(
             "isotherm_mqtt_proxy_process_restarts", "Restarts of processes.", value=self._restarts
         )
@@ -149,6 +166,9 @@ class Supervisor(Collector):
         backoff = Backoff(base_ms=200, cap_ms=10_000)
         loop = asyncio.get_running_loop()
         while not self._stop.is_set():
+            await self._arbitration.wait_to_start(index)
+            if self._stop.is_set():
+                return
             started_s = loop.time()
             code = await self._run_once(index)
             if self._stop.is_set():
@@ -172,7 +192,7 @@ class Supervisor(Collector):
         """Run a process to its end; return its exit code, negative for a signal."""
         ours, theirs = socket.socketpair()
         with theirs:
-            slot = ["--process", str(index), "--link", str(theirs.fileno())]
+            slot = ["--process", str(self._arbitration.number(index)), "--link", str(theirs.fileno())]
             for argument, reserved in self._ports.items():
                 slot += [argument, str(reserved.getsockname()[1])]
             process = await asyncio.create_subprocess_exec(
@@ -184,7 +204,7 @@ class Supervisor(Collector):
                 start_new_session=True,
             )
         link = await Link.over(ours)
-        link.send("hello", self._arbiter.interrupted(index))
+        link.send("hello", *self._arbitration.greeting(index))
         self._links[index], self._running[index] = link, process
         if self._stop.is_set():
             _signal(process, signal.SIGTERM)
@@ -195,7 +215,7 @@ class Supervisor(Collector):
             del self._links[index], self._running[index]
             link.close()
             self._totals.ended(index)
-            self._arbiter.left(index)
+            self._arbitration.left(index)
 
     async def _receive_messages(self, index: int, link: Link, process: asyncio.subprocess.Process) -> None:
         while True:
@@ -211,52 +231,30 @@ class Supervisor(Collector):
             self._handle_message(index, kind, values)
 
     def _handle_message(self, index: int, kind: str, values: Sequence[object]) -> None:
-        arbiter = self._arbiter
-        if kind == "report":
-            problems, metrics = values
-            assert isinstance(problems, dict)
-            assert isinstance(metrics, str)
-            self._totals.report(index, metrics)
-            if problems:
-                self._health.not_ready(_part(index), "; ".join(f"{part}: {text}" for part, text in problems.items()))
-            else:
-                self._health.ready(_part(index))
-        elif kind == "joined":
-            self._send_orders(arbiter.joined(index))
+        if kind != "report":
+            self._arbitration.receive(index, kind, values)
+            return
+        problems, metrics = values
+        assert isinstance(problems, dict)
+        assert isinstance(metrics, str)
+        self._totals.report(index, metrics)
+        if problems:
+            self._health.not_ready(_part(index), "; ".join(f"{part}: {text}" for part, text in problems.items()))
         else:
-            client_id, *state = values
-            assert isinstance(client_id, str)
-            if kind == "claim":
-                username, is_bound = state
-                assert username is None or isinstance(username, str)
-                self._send_orders(arbiter.claim(index, client_id, username, is_bound=bool(is_bound)))
-            elif kind == "denied":
-                self._send_orders(arbiter.denied(index, client_id))
-            elif kind == "kept":
-                self._send_orders(arbiter.kept(index, client_id))
-            else:
-                (stored,) = state
-                assert stored is None or isinstance(stored, list)
-                self._send_orders(arbiter.released(index, client_id, decode_state(stored)))
+            self._health.ready(_part(index))
 
-    def _send_orders(self, orders: Sequence[Order]) -> None:
-        for order in orders:
-            link = self._links.get(order.process)
-            if link is None:
-                continue
-            if isinstance(order, Yield):
-                # The sessions topic names the ordinal of a process, not its number.
-                link.send(
-                    "yield",
-                    order.client_id,
-                    self._settings.ordinal + order.claimant,
-                    order.username,
-                    order.is_bound,
-                )
-            elif isinstance(order, Grant):
-                link.send("grant", order.client_id, order.state)
-            else:
-                link.send("refuse", order.client_id, order.is_denied)
+    def _send(self, index: int, kind: str, *values: object) -> None:
+        link = self._links.get(index)
+        if link is not None:
+            link.send(kind, *values)
+
+    def _end_at_once(self, reason: str) -> None:
+        """Kill all processes, because other pods may own their sessions."""
+        _log.error("this pod does not belong to the server any more; ending", reason=reason)
+        self._exit = Exit.FAILED
+        for process in self._running.values():
+            _signal(process, signal.SIGKILL)
+        self._stop.set()
 
 
 def _part(index: int) -> str:

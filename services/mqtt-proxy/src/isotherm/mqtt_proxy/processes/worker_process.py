@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from isotherm.mqtt_proxy.processes.link import Link, decode_state
+from isotherm.mqtt_proxy.processes.link import Link
 from isotherm.mqtt_proxy.sessions.migration import SessionMigration
+from isotherm.mqtt_proxy.sessions.state_json import decode_state
 from isotherm.servicekit import logs
 from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.lifecycle import Exit
@@ -22,6 +24,28 @@ from isotherm.servicekit.settings import HttpSettings
 _log = logs.logger(__name__)
 
 _REPORT_S = 1.0
+_CONFIRM_POLL_S = 0.2
+
+
+class PodStart(NamedTuple):
+    """What a process of a pod must know at its start (`pods.log_copy.Start`), with ordinals."""
+
+    is_new: bool
+    is_heir: bool
+    others: list[int]
+    below: int
+
+
+class AdoptOrder(NamedTuple):
+    """Tells the first process of the heir to adopt sessions (`pods.log_copy.Adoption`), with ordinals."""
+
+    members: list[int]
+    gone: list[int]
+    live: list[int]
+    below: int
+    is_whole: bool
+    claimed: list[str]
+    interrupted: list[tuple[str, int]]
 
 
 class WorkerProcess:
@@ -31,9 +55,15 @@ class WorkerProcess:
     its sessions from Kafka.
     """
 
-    def __init__(self, link: Link, interrupted: list[str]) -> None:
+    def __init__(self, link: Link, interrupted: list[str], start: PodStart | None = None) -> None:
         self.interrupted = frozenset(interrupted)
         """Clients whose sessions the predecessor of this process was transferring when it ended."""
+        self.start_in_pod = start
+        """What a process of a pod must know at its start; None where the server is one supervisor."""
+        self.on_adopt: Callable[[AdoptOrder], None] = lambda _order: None
+        self._confirmations: dict[int, threading.Event] = {}
+        self._last_token = 0
+        self._loop = asyncio.get_running_loop()
         self.send: Callable[..., None] = link.send
         self._link = link
         self._send_report: Callable[[], None] = lambda: None
@@ -47,8 +77,8 @@ class WorkerProcess:
         greeting = await link.receive()
         if greeting is None:
             _exit_orphaned()
-        _kind, (interrupted,) = greeting
-        return cls(link, interrupted)
+        _kind, (interrupted, *more) = greeting
+        return cls(link, interrupted, PodStart(*more[0]) if more else None)
 
     def start(self, health: Health, registry: CollectorRegistry) -> None:
         """Report health and metrics every second, which is also the sign of life; follow the supervisor's orders."""
@@ -60,6 +90,20 @@ class WorkerProcess:
         """Take part in the migration of sessions, which are restored now; None for a process without sessions."""
         self._migration = migration
         self._link.send("joined")
+
+    def confirm_membership(self, is_over: Callable[[], bool]) -> None:
+        """Return when this pod is known not to have been removed before this call, or `is_over`. Blocks a thread.
+
+        A pod that was removed ends meanwhile, so the call does not return there (ADR 126).
+        """
+        event = threading.Event()
+        self._last_token += 1
+        token = self._last_token
+        self._confirmations[token] = event
+        self._loop.call_soon_threadsafe(self._link.send, "barrier", token)
+        while not event.wait(_CONFIRM_POLL_S) and not is_over():
+            pass
+        self._confirmations.pop(token, None)
 
     def report(self) -> None:
         """Report health and metrics now, because others wait for what has changed."""
@@ -80,7 +124,14 @@ class WorkerProcess:
     async def _listen(self) -> None:
         while (message := await self._link.receive()) is not None:
             kind, values = message
-            self._follow_order(kind, *values)
+            if kind == "confirmed":
+                (token,) = values
+                if (event := self._confirmations.get(token)) is not None:
+                    event.set()
+            elif kind == "adopt":
+                self.on_adopt(AdoptOrder(*values))
+            else:
+                self._follow_order(kind, *values)
         _exit_orphaned()
 
     def _follow_order(self, kind: str, client_id: str, value: object = None, *more: object) -> None:

@@ -378,10 +378,11 @@ class ServerProtocol:
                 self._outgoing.append(connack)
         self.close()
 
-    def disconnect(self, reason: Reason) -> None:
-        """End the connection from the server's side; only MQTT 5 clients are told `reason`."""
+    def disconnect(self, reason: Reason, server_reference: str = "") -> None:
+        """End the connection from the server's side; only MQTT 5 clients are told `reason` and the other server."""
         if self.state is ConnectionState.CONNECTED and self.version == V5:
-            self._outgoing.append(packets.encode_disconnect(reason))
+            packet = packets.encode_disconnect(reason, server_reference)
+            self._outgoing.append(packet if self._fits_client(packet) else packets.encode_disconnect(reason))
         self.close()
 
     def close(self) -> None:

@@ -295,11 +295,11 @@ class Connection(asyncio.BufferedProtocol):
         """Send the packets that wait to be sent, once for this turn of the event loop."""
         self._server.flush_soon(self)
 
-    def close(self, reason: Reason, detail: str) -> None:
-        """End the connection for `reason`, which an MQTT 5 client is told."""
+    def close(self, reason: Reason, detail: str, server_reference: str = "") -> None:
+        """End the connection for `reason`, which an MQTT 5 client is told, and with it the server to use instead."""
         if not self.ended:
             _log.info("connection ended", client_id=self.context.client_id, reason=reason.words, detail=detail)
-            self._protocol.disconnect(reason)
+            self._protocol.disconnect(reason, server_reference)
             self._shut(reason.words, with_will=True)
 
     def _on_acks_sent(self) -> None:

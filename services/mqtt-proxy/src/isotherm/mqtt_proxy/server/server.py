@@ -36,6 +36,9 @@ class ServedConnection(ConnectingClient, Protocol):
     def was_accepted(self) -> bool:
         """Whether the CONNECT was answered with success."""
 
+    def close(self, reason: Reason, detail: str, server_reference: str = "") -> None:
+        """End the connection for `reason`, with the server that an MQTT 5 client is to use instead."""
+
     def pump(self) -> None:
         """Handle what was received and held."""
 
@@ -193,6 +196,21 @@ class Server:
         while self._tasks:
             await asyncio.wait(self._tasks)
         await self._drain_producers()
+
+    async def send_away(self, seconds: float, server_reference: str) -> None:
+        """Accept nobody any more, and disconnect the clients one after the other over `seconds`.
+
+        Each of them connects to another pod, which claims its session here. MQTT 5 clients are told `server_reference`,
+        unless it is empty (5.0 section 4.11).
+        """
+        self._is_open = False
+        reason = Reason.USE_ANOTHER_SERVER if server_reference else Reason.SERVER_SHUTTING_DOWN
+        connections = list(self._connections)
+        started_s = self._loop.time()
+        for number, connection in enumerate(connections):
+            await asyncio.sleep(max(0.0, started_s + seconds * number / len(connections) - self._loop.time()))
+            if connection in self._connections:
+                connection.close(reason, "the pod stops", server_reference)
 
     async def _drain_producers(self) -> None:
         await self.pipeline.producer.drain()

@@ -3,6 +3,9 @@
 A process that does not own a client's session claims it before it accepts the client. Every other process yields it:
 it closes the old connection, waits until its transactions are decided, and transfers the stored state to the claimant.
 A process that is away may own the session, so a claim waits for its successor.
+
+With pods (ADR 126) each supervisor has a copy, which the log of claims feeds. Processes are added and removed there: an
+heir answers for what the processes of a removed pod owned.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from isotherm.mqtt_proxy.sessions.state_json import decode_state, encode_state
 from isotherm.mqtt_proxy.sessions.store import StoredState
 
 
@@ -63,11 +67,13 @@ class Arbiter:
     """Holds the undecided claims. Only its owner knows where a session is."""
 
     def __init__(self, processes: Collection[int]) -> None:
-        self._processes = frozenset(processes)
+        self._processes = set(processes)
         self._joined: set[int] = set()
         self._claims: dict[str, _Claim] = {}
         self._queued: dict[str, deque[tuple[int, str | None, bool]]] = {}
         self._for_successor: dict[int, list[Grant]] = {}
+        self._removed: set[int] = set()
+        """Processes of removed pods. No heir has their sessions yet."""
 
     @property
     def claims(self) -> int:
@@ -78,8 +84,25 @@ class Arbiter:
         """Return the clients whose session `process` was yielding when its predecessor ended."""
         return [client_id for client_id, claim in self._claims.items() if process in claim.interrupted]
 
+    def interrupted_by(self, processes: Collection[int]) -> list[tuple[str, int]]:
+        """Return the clients whose session one of `processes` was yielding when it ended, and the claimants."""
+        ended = set(processes)
+        return [(client_id, claim.claimant) for client_id, claim in self._claims.items() if ended & claim.interrupted]
+
+    def is_known(self, process: int) -> bool:
+        """Return whether `process` may own sessions."""
+        return process in self._processes
+
+    def is_joined(self, process: int) -> bool:
+        """Return whether `process` answers now."""
+        return process in self._joined
+
     def joined(self, process: int) -> list[Order]:
-        """Note that `process` has restored its sessions and answers from now on; return what to tell the processes."""
+        """Note that `process` has restored its sessions and answers from now on; return what to tell the processes.
+
+        A process that was unknown owns nothing yet, so no earlier claim waits for it.
+        """
+        self._processes.add(process)
         self._joined.add(process)
         orders: list[Order] = [*self._for_successor.pop(process, [])]
         orders += [
@@ -99,6 +122,96 @@ class Arbiter:
         for queue in self._queued.values():
             for waiting in [each for each in queue if each[0] == process]:
                 queue.remove(waiting)
+
+    def removed(self, processes: Collection[int]) -> None:
+        """Note that `processes` ended for good, and that an heir will have their sessions."""
+        for process in processes:
+            self.left(process)
+        self._removed |= set(processes)
+
+    def claimed_by(self, processes: Collection[int]) -> list[str]:
+        """Return the clients whose session one of `processes` claims."""
+        claimants = set(processes)
+        return [client_id for client_id, claim in self._claims.items() if claim.claimant in claimants]
+
+    def succeeded(self, gone: Collection[int], heir: int) -> list[Order]:
+        """Note that process `heir` owns what the processes `gone` owned; return what to tell the processes.
+
+        The heir has fenced them and has their sessions, also those that others transferred to them. It is asked again
+        for each claim that waited for one of them, because its earlier answer was about its own sessions only.
+        """
+        removed = set(gone)
+        self._processes -= removed
+        self._processes.add(heir)
+        self._joined -= removed
+        self._removed -= removed
+        orders: list[Order] = []
+        for process in removed:
+            # Transferred before the removal, so the heir has found it in the topic.
+            self._for_successor.pop(process, None)
+        for client_id, claim in list(self._claims.items()):
+            is_inherited = claim.claimant in removed
+            if is_inherited:
+                claim.claimant = heir
+                # The user that it was claimed for is not connected any more, and the state goes to the heir as it is.
+                claim.username, claim.is_bound = None, False
+            if not is_inherited and not removed & claim.waiting_for:
+                continue
+            was_waiting = bool(removed & claim.waiting_for)
+            claim.waiting_for -= removed
+            claim.interrupted -= removed
+            # An answer of the heir that has not come yet follows its adoption and is about those sessions, too. Asked
+            # again while it transfers one, it would answer that it owns none.
+            if was_waiting and heir != claim.claimant and heir not in claim.waiting_for:
+                claim.waiting_for.add(heir)
+                if heir in self._joined:
+                    orders.append(Yield(heir, client_id, claim.claimant, claim.username, claim.is_bound))
+            orders += self._next(client_id, claim)
+        return orders
+
+    def dump(self) -> list[Any]:
+        """Return everything that the arbiter knows, as JSON can carry it."""
+        claims = [
+            [
+                client_id,
+                claim.claimant,
+                sorted(claim.waiting_for),
+                encode_state(claim.state),
+                claim.kept,
+                claim.username,
+                claim.is_bound,
+                claim.denied,
+                sorted(claim.interrupted),
+            ]
+            for client_id, claim in self._claims.items()
+        ]
+        queued = [[client_id, [list(each) for each in queue]] for client_id, queue in self._queued.items()]
+        successors = [
+            [process, [[client_id, encode_state(state)] for _, client_id, state in grants]]
+            for process, grants in self._for_successor.items()
+        ]
+        return [sorted(self._processes), sorted(self._joined), claims, queued, successors, sorted(self._removed)]
+
+    @classmethod
+    def load(cls, dumped: list[Any]) -> Arbiter:
+        """Return an arbiter that knows what `dump` returned."""
+        processes, joined, claims, queued, successors, removed = dumped
+        arbiter = cls(processes)
+        arbiter._removed = set(removed)
+        arbiter._joined = set(joined)
+        for client_id, claimant, waiting_for, state, kept, username, is_bound, denied, interrupted in claims:
+            arbiter._claims[client_id] = _Claim(
+                claimant, set(waiting_for), decode_state(state), kept, username, is_bound, denied, set(interrupted)
+            )
+        arbiter._queued = {
+            client_id: deque((process, username, is_bound) for process, username, is_bound in queue)
+            for client_id, queue in queued
+        }
+        arbiter._for_successor = {
+            process: [Grant(process, client_id, decode_state(state)) for client_id, state in grants]
+            for process, grants in successors
+        }
+        return arbiter
 
     def claim(
         self, process: int, client_id: str, username: str | None = None, *, is_bound: bool = False
@@ -147,7 +260,8 @@ class Arbiter:
         return self._next(client_id, claim)
 
     def _next(self, client_id: str, claim: _Claim) -> list[Order]:
-        if claim.waiting_for:
+        if claim.waiting_for or claim.claimant in self._removed:
+            # What is transferred to a removed process belongs to its heir, which nobody asks before it has the rest.
             return []
         del self._claims[client_id]
         orders: list[Order] = []

@@ -73,6 +73,7 @@ class SessionMigration:
         self._writer = writer
         self._send = send
         self._interrupted = dict(interrupted)
+        self._inherited: dict[str, StoredState] = {}
         self._max_claims = max_claims
         self._metrics = metrics
         self._claims: dict[str, _Claim] = {}
@@ -125,6 +126,9 @@ class SessionMigration:
 
     def granted(self, client_id: str, state: StoredState | None) -> None:
         """Own the session from now on, with the stored `state` that another process transferred."""
+        inherited = self._inherited.pop(client_id, None)
+        if inherited is not None and (state is None or state.epoch < inherited.epoch):
+            state = inherited
         claim = self._claims.pop(client_id, None)
         has_waiter = claim is not None and claim.waiting > 0
         is_owned = True
@@ -140,6 +144,10 @@ class SessionMigration:
 
     def refused(self, client_id: str, *, is_denied: bool = False) -> None:
         """Fail the claim of a session; with `is_denied` because it belongs to another user."""
+        self._inherited.pop(client_id, None)
+        self._fail(client_id, is_denied=is_denied)
+
+    def _fail(self, client_id: str, *, is_denied: bool = False) -> None:
         claim = self._claims.pop(client_id, None)
         if claim is not None:
             claim.is_denied = is_denied
@@ -153,9 +161,21 @@ class SessionMigration:
         """Claim no sessions any more, because the process accepts no clients. It still yields its own."""
         self._is_closed = True
         for client_id in list(self._claims):
-            self.refused(client_id)
+            # Not refused: what is inherited stays until the arbiter has decided.
+            self._fail(client_id)
 
     # -- sessions that other processes need
+
+    def inherit(self, client_id: str, state: StoredState) -> None:
+        """Hold a session that was transferred to a removed process until its claim is decided in our favour.
+
+        Used before that, it could be given away, and come back with the decision.
+        """
+        self._inherited[client_id] = state
+
+    def add_interrupted(self, client_id: str, state: StoredState) -> None:
+        """Answer with `state` when the claim of a client is asked again, because who transferred it has ended."""
+        self._interrupted[client_id] = state
 
     def yield_session(
         self, client_id: str, claimant: int, username: str | None = None, *, is_bound: bool = False

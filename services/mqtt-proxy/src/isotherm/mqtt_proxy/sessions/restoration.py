@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
@@ -14,13 +15,22 @@ from isotherm.mqtt_proxy.sessions.recovery import end_offsets, fence, read_to_en
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.skimming import SessionSkim
 from isotherm.mqtt_proxy.sessions.store import StoredState
-from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
 from isotherm.servicekit.avro import Decoder, WireFormatError
 from isotherm.servicekit.lifecycle import Stop
 
 
 class UnreadableSessionError(Exception):
     """A stored session cannot be decoded. Without its state the server would break its promise to the device."""
+
+
+class OwnedSlots(Protocol):
+    """Which owners' sessions are restored (`WorkerSlot`)."""
+
+    def owns(self, owner: int) -> bool:
+        """Return whether the sessions of process `owner` are restored."""
+
+    def is_gone(self, owner: int) -> bool:
+        """Return whether process `owner` does not exist any more and must be fenced."""
 
 
 class SessionRestoration:
@@ -42,7 +52,7 @@ class SessionRestoration:
         decoder: Decoder,
         schema_id: Callable[[], int],
         name: ServerName,
-        slot: WorkerSlot,
+        slot: OwnedSlots,
         check_gone: Callable[[Iterable[int]], None],
         stop: Stop,
         make_skim: Callable[[int], Skim] = SessionSkim,
