@@ -61,8 +61,8 @@ async def test_what_is_committed_is_committed_again_a_minute_later(monkeypatch: 
         commits.append(offsets)
         return True
 
-    async def settle() -> bool:
-        return True
+    async def settle(processed: dict[TP, int], *, whole: bool) -> dict[TP, int]:
+        return processed
 
     monkeypatch.setattr(faust_app, "time", SimpleNamespace(monotonic=lambda: now_s))
     app: Any = SimpleNamespace(
@@ -93,7 +93,7 @@ class Consumer(_Consumer):
         self.flow = FlowControlEvent(initially_suspended=False)
         self.queue: ThrowableQueue[int] = ThrowableQueue(flow_control=self.flow)
         topics = SimpleNamespace(_tp_index={PARTITION: [SimpleNamespace(queue=self.queue)]})
-        self.app: Any = SimpleNamespace(flow_control=self.flow, topics=topics, should_stop=False)
+        self.app: Any = SimpleNamespace(flow_control=self.flow, topics=topics, should_stop=False, max_queued=512)
         self.callback = self._put
 
     async def _put(self, message: Any) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 from confluent_kafka import Producer
 
 from isotherm.alerts.engine.rule_engine import RuleEngine
+from isotherm.alerts.hotpath import quiet_devices
 from isotherm.alerts.input.device_table_follower import DeviceTableFollower
 from isotherm.alerts.input.reading_converter import ReadingConverter
 from isotherm.alerts.liveness import is_done_within
@@ -153,16 +154,7 @@ class Alerts:
             # Each run has a store and outputs of its own, because only the changelog survives a run.
             producer = outputs_producer(settings)
             outputs = await self._until(stop, "registry", partial(Outputs, settings, registry, self._metrics, producer))
-            processor = Processor(
-                self._engine,
-                self._devices,
-                DeviceStateStore([settings.repartition] if aggregates else settings.input_topics),
-                outputs,
-                self._metrics,
-                max_skew_ms=settings.max_skew_ms,
-                max_publish_delay_ms=settings.max_publish_delay_ms,
-                records_show_time=not aggregates,
-            )
+            processor = self._make_processor(outputs, aggregates=aggregates)
             self._runner = StreamRunner(
                 settings,
                 partitions,
@@ -184,6 +176,25 @@ class Alerts:
                 await self._pause(stop, backoff.next_ms() / 1000)
             else:
                 backoff.reset()
+
+    def _make_processor(self, outputs: Outputs, *, aggregates: bool) -> Processor:
+        settings = self._settings
+        # Aggregates come too seldom for batches of them to matter, and in another schema.
+        table = None if aggregates else quiet_devices()
+        topics = [settings.repartition] if aggregates else settings.input_topics
+        new_table = table and (lambda: table(settings.reorder_ms, processor.quiet_bounds))
+        processor: Processor = Processor(
+            self._engine,
+            self._devices,
+            DeviceStateStore(topics, new_table),
+            outputs,
+            self._metrics,
+            max_skew_ms=settings.max_skew_ms,
+            max_publish_delay_ms=settings.max_publish_delay_ms,
+            records_show_time=not aggregates,
+            checkpoint_ms=settings.checkpoint_ms,
+        )
+        return processor
 
     def _prepare_topics(self, *, repartition: bool) -> int:
         settings = self._settings

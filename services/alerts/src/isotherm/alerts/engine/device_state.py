@@ -25,6 +25,7 @@ _NEVER = 2**62
 
 COMPACT = 1
 """The first byte after the header in the compact form. JSON begins with `{`."""
+_COMPACT_BYTE = bytes([COMPACT])
 _COMPACT_DEVICE = struct.Struct("<BqB")
 _COMPACT_METRIC = struct.Struct("<qqdqqid")
 _TIME_AND_VALUE = struct.Struct("<qd")
@@ -172,12 +173,17 @@ def due_of(value: bytes) -> int | None:
     return None if due == _NEVER else due
 
 
+def is_compact(value: bytes) -> bool:
+    """Return whether a value of the changelog is in the compact form."""
+    return value[_HEADER.size : _HEADER.size + 1] == _COMPACT_BYTE
+
+
 def decode(value: bytes) -> DeviceRuleState:
     """Decode a value of the changelog, also of earlier releases.
 
     Raises ValueError, LookupError, TypeError or struct.error for any other bytes.
     """
-    if value[_HEADER.size : _HEADER.size + 1] == bytes([COMPACT]):
+    if is_compact(value):
         return _decode_compact(value)
     read = json.loads(value[_HEADER.size :])
     metrics = {name: _metric_state(*parts) for name, parts in read["m"].items()}

@@ -4,7 +4,11 @@ First the changelog gets the device's new state, which contains the alerts that 
 published. Only then may the reading's offset be committed. The process that takes over finds either the old state, and
 decides the same again, or the new state, and publishes the alerts in it again (ADR 0070).
 
-A state that decides no alert is written with the next commit: once a second, whatever number of readings it took in.
+A state that decides no alert is written with the next checkpoint, whatever number of readings it took in: once a
+second, or with many devices more seldom. Offsets are committed behind a checkpoint (ADR 0147).
+
+With the compiled module (`hotpath`) it judges the readings of quiet devices, many at once; what opens or closes
+something comes here one by one.
 """
 
 from __future__ import annotations
@@ -12,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from isotherm.alerts.engine import device_state as changelog
 from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState
+from isotherm.alerts.engine.quiet import QuietBounds
 from isotherm.alerts.engine.reading import (
     TOO_MANY_METRICS,
     Reading,
@@ -27,20 +32,40 @@ from isotherm.alerts.engine.reading import (
 from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.device_table import DeviceTable
+from isotherm.alerts.stream.checkpoint import NOTHING, Checkpoints, DeviceRef, Positions
 from isotherm.alerts.stream.device_state_store import DeviceStateStore, PartitionStates
 from isotherm.alerts.stream.outputs import OnStored, Outputs
 
 MAX_ALERTS_IN_FLIGHT = 100
 """Limit of a device's alerts in flight, which its changelog value contains. Its next reading waits for them."""
-_WRITES_AT_ONCE = 50
-"""After so many states `settle` lets readings be processed, which would otherwise wait for thousands of states."""
+_REPLANS_AT_ONCE = 10_000
 
 
-class DeviceRef(NamedTuple):
-    """A device and the partition of its readings."""
+class Record(Protocol):
+    """A record of the input, as the compiled code reads it."""
 
-    partition: int
-    device_id: str
+    @property
+    def value(self) -> bytes | None:
+        """The value."""
+
+    @property
+    def timestamp(self) -> int:
+        """Epoch ms."""
+
+    @property
+    def timestamp_type(self) -> int:
+        """1 for a time of the broker, 0 for one of the producer."""
+
+
+class Judged(NamedTuple):
+    """What the compiled code leaves of some records."""
+
+    rest: Sequence[tuple[int, int]]
+    """The records for the engine: index, and the clock (epoch ms) of their topic before each."""
+    following: int
+    """The index from which the next call goes on."""
+    clock_ms: int
+    """The clock of the topic behind the judged records."""
 
 
 class Processor:
@@ -57,23 +82,34 @@ class Processor:
         max_publish_delay_ms: int,
         records_show_time: bool = True,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        checkpoint_ms: int = 60_000,
     ) -> None:
-        """`records_show_time` says that a record shows how far its topic was read.
+        """Take what the processor needs.
 
-        Repartitioned records do not: an earlier one may not have been forwarded yet.
+        Args:
+            engine: judges one reading.
+            devices: the metadata of devices.
+            store: the states of devices.
+            outputs: the topics that are written.
+            metrics: count the readings.
+            max_skew_ms: a reading from so much after its ingest time is ignored.
+            max_publish_delay_ms: so much later than the clock of its partition the time of a device advances.
+            records_show_time: whether a record shows how far its topic was read. Repartitioned records do not: an
+                earlier one may not have been forwarded yet.
+            now_ms: returns the time, in epoch ms.
+            checkpoint_ms: over how long the states of many quiet devices are spread.
         """
         self.store = store
         self._engine, self._devices, self._outputs, self._metrics = engine, devices, outputs, metrics
         self._max_skew_ms, self._max_publish_delay_ms = max_skew_ms, max_publish_delay_ms
         self._records_show_time = records_show_time
         self._now_ms = now_ms
-        self._unpublished: set[DeviceRef] = set()
-        """Devices whose newest state is not written to its topic yet."""
-        self._unsaved: set[DeviceRef] = set()
-        """Devices whose newest state is not written to the changelog yet."""
+        self._unwritten = Checkpoints(store, outputs, self._save, now_ms, checkpoint_ms)
+        self._at_work: DeviceRef | None = None
+        """The device whose state the engine is changing."""
         self._in_flight: Counter[DeviceRef] = Counter()
         """How many alerts of a device Kafka has not acknowledged yet."""
-        self._turn, self._settling = asyncio.Lock(), asyncio.Lock()
+        self._turn = asyncio.Lock()
         self._is_open = True
 
     def open(self) -> None:
@@ -92,8 +128,8 @@ class Processor:
         Raises RejectedReadingError when the reading is a dead-letter record, and OutputRefusedError.
         """
         async with self._turn:
-            partition = self.store.partitions.get(number)
-            if partition is None or not self._is_open:
+            partition = self._owned(number)
+            if partition is None:
                 return False  # The new owner of the partition reads the record.
             if self._records_show_time:
                 # The bound by the wall clock limits what a wrong clock can do to all devices of the partition.
@@ -108,11 +144,60 @@ class Processor:
             await self._apply(partition, DeviceRef(number, reading.device_id), reading)
             return True
 
+    def _owned(self, number: int) -> PartitionStates | None:
+        """Return a partition whose records may be applied; None when it is not assigned (any more)."""
+        return self.store.partitions.get(number) if self._is_open else None
+
+    async def judge(
+        self, topic: str, number: int, records: Sequence[Record], begin: int, *, uses_append_time: bool
+    ) -> Judged | None:
+        """Apply the readings of quiet devices among the records from `begin` on; return what is left.
+
+        None when the partition is not assigned (any more). The engine must have all that is left, each after
+        `advance_clock`, before the next call.
+        """
+        async with self._turn:
+            partition = self._owned(number)
+            if partition is None or partition.quiet is None:
+                return None
+            quiet = partition.quiet
+            rest, following = quiet.judge(
+                records,
+                begin,
+                clock_ms=partition.clocks.get(topic, 0),
+                other_clocks_ms=partition.other_clocks_ms(topic),
+                now_ms=self._now_ms(),
+                delay_ms=self._max_publish_delay_ms,
+                max_skew_ms=self._max_skew_ms,
+                uses_append_time=uses_append_time,
+            )
+            self._metrics.read.inc(quiet.quiet + quiet.stale)
+            self._metrics.late.inc(quiet.late)
+            if quiet.stale:
+                self._metrics.filtered.labels("stale").inc(quiet.stale)
+            return Judged(rest, following, quiet.clock_ms)
+
+    def advance_clock(self, topic: str, number: int, read_until_ms: int) -> None:
+        """Advance the clock of a topic's partition to `read_until_ms` (epoch ms)."""
+        partition = self._owned(number)
+        if partition is not None:
+            partition.advance_clock(topic, read_until_ms)
+
     async def _apply(self, partition: PartitionStates, ref: DeviceRef, reading: Reading) -> None:
         await self._outputs.wait_for_room()
+        state = self._state(partition, ref)
         # Mark the device before anything else: a state from before a crash may never have been published.
-        self._unpublished.add(ref)
-        state, device = partition.state(ref.device_id), self._devices.get(ref.device_id)
+        self._unwritten.mark_unpublished(ref)
+        try:
+            await self._apply_to(state, partition, ref, reading)
+        finally:
+            self._at_work = None
+            self._hand_over(partition, ref)
+
+    async def _apply_to(
+        self, state: DeviceRuleState, partition: PartitionStates, ref: DeviceRef, reading: Reading
+    ) -> None:
+        device = self._devices.get(ref.device_id)
         if not self._engine.admits(state, reading):
             message = f"{ref.device_id!r} has {len(state.metrics)} metrics, {reading.metric!r} would be one more"
             raise RejectedReadingError(TOO_MANY_METRICS, message)
@@ -137,42 +222,64 @@ class Processor:
         Raises OutputRefusedError.
         """
         async with self._turn:
-            partition = self.store.partitions.get(number)
-            if partition is None or not self._is_open:
+            partition = self._owned(number)
+            if partition is None:
                 return
+            if partition.quiet is not None:
+                partition.quiet.replan_some(_REPLANS_AT_ONCE)
             await self._advance_devices(partition, number, list(partition.pop_due(now_ms)), now_ms)
 
     def reschedule(self, device_ids: Iterable[str]) -> None:
         """Schedule devices again after their metadata has changed: they may be due at another time."""
         for device_id in device_ids:
             for partition in self.store.partitions.values():
+                if partition.quiet is not None:
+                    partition.quiet.replan(device_id)
                 if device_id in partition.states:
                     partition.schedule(device_id, 0)  # The next `advance_time` finds out when the device is due.
 
-    async def settle(self) -> None:
-        """Write the states that are not published yet, and return when Kafka has the effects of all earlier readings.
+    def reload_rules(self, engine: RuleEngine) -> None:
+        """Apply other rules from the next reading of each device on, and let each device be due when they say so.
 
-        Alerts may still be in flight: the changelog has them. Raises OutputRefusedError.
+        `engine` has the new rules; the device table has the bounds that follow from them. When a quiet device is due is
+        found out for 10,000 devices of a partition with each `advance_time`.
         """
-        async with self._settling:
-            async for ref, partition in self._take(self._unsaved):
-                self._save(ref, partition.state(ref.device_id))
-            async for ref, partition in self._take(self._unpublished):
-                self._outputs.write_latest(ref.device_id, partition.state(ref.device_id), self._now_ms())
-            await self._outputs.flush_earlier()
+        self._engine = engine
+        for partition in self.store.partitions.values():
+            if partition.quiet is not None:
+                partition.quiet.forget_plans()
+            for device_id in partition.states:
+                partition.schedule(device_id, 0)
 
-    async def _take(self, refs: set[DeviceRef]) -> AsyncIterator[tuple[DeviceRef, PartitionStates]]:
-        """Remove the devices that are in `refs` now, each when there is room to write one record, and yield them."""
-        for count, ref in enumerate(list(refs)):
-            if count % _WRITES_AT_ONCE == 0:
-                await asyncio.sleep(0)  # Readings are processed meanwhile.
-            await self._outputs.wait_for_room()
-            partition = self.store.partitions.get(ref.partition)
-            # A state that was written meanwhile, with an alert, is not in `refs` any more.
-            is_waiting = ref in refs
-            refs.discard(ref)
-            if is_waiting and partition is not None and ref.device_id in partition.states:
-                yield ref, partition
+    def quiet_bounds(self, device_id: str, metric: str) -> QuietBounds | None:
+        """Return the bounds of a metric of a device; None when the engine needs its readings."""
+        return self._engine.quiet_bounds(metric, self._devices.get(device_id))
+
+    def _state(self, partition: PartitionStates, ref: DeviceRef) -> DeviceRuleState:
+        """Return the state of a device for the engine, which it leaves by `_hand_over`."""
+        changed_in = partition.take_quiet(ref.device_id)
+        state = partition.state(ref.device_id)
+        if changed_in is not None:
+            partition.schedule(ref.device_id, self._engine.due_ms(state, self._devices.get(ref.device_id)))
+            self._unwritten.take_over(ref, changed_in)
+        self._at_work = ref
+        return state
+
+    def _hand_over(self, partition: PartitionStates, ref: DeviceRef) -> None:
+        """Let the compiled code judge the next readings of a device, if it is quiet."""
+        quiet, state = partition.quiet, partition.states.get(ref.device_id)
+        if quiet is None or not isinstance(state, DeviceRuleState) or ref in self._in_flight or ref == self._at_work:
+            return
+        bounds = self._engine.quiet_bounds_of(state, self._devices.get(ref.device_id))
+        if bounds is None or self.store.partitions.get(ref.partition) is not partition:
+            return
+        if quiet.put(ref.device_id, state, bounds, changed_in=self._unwritten.checkpoint_of(ref)):
+            partition.forget(ref.device_id)
+            self._unwritten.forget(ref)
+
+    async def settle(self, positions: Positions = NOTHING, *, whole: bool = False) -> Positions | None:
+        """Write the states that a checkpoint covers, as `Checkpoints.settle`. Raises OutputRefusedError."""
+        return await self._unwritten.settle(positions, whole=whole)
 
     async def drain(self) -> None:
         """Return when nothing is in flight any more, so that another process can take the partitions over.
@@ -184,22 +291,22 @@ class Processor:
         """
         async with self._turn:
             self._is_open = False
-            await self.settle()
+            await self.settle(whole=True)
             await self._outputs.flush()
 
     async def _advance_devices(
         self, partition: PartitionStates, number: int, device_ids: Sequence[str], now_ms: int
     ) -> None:
         for device_id in device_ids:
-            if device_id not in partition.states:
+            if device_id not in partition:
                 continue
-            state, device = partition.state(device_id), self._devices.get(device_id)
-            ref = DeviceRef(number, device_id)
             await self._outputs.wait_for_room()
+            ref = DeviceRef(number, device_id)
+            state, device = self._state(partition, ref), self._devices.get(device_id)
             decided = self._engine.advance_time(state, device_id, device, now_ms)
             if decided is not None:
                 self._write_state(partition, ref, state, decided, None)
-                self._unpublished.add(ref)
+                self._unwritten.mark_unpublished(ref)
             else:
                 partition.schedule(device_id, self._engine.due_ms(state, device))
                 if state.outbox and ref not in self._in_flight:
@@ -207,6 +314,8 @@ class Processor:
                     to_publish = tuple(state.outbox)
                     self._in_flight[ref] += len(to_publish)
                     self._publish(partition, ref, state, to_publish, None)
+            self._at_work = None
+            self._hand_over(partition, ref)
 
     def _write_state(
         self,
@@ -223,14 +332,14 @@ class Processor:
         partition.schedule(ref.device_id, self._engine.due_ms(state, self._devices.get(ref.device_id)))
         to_publish = tuple(decided) if ref in self._in_flight else tuple(state.outbox)
         if not to_publish:
-            self._unsaved.add(ref)
+            self._unwritten.mark_unsaved(ref)
             return
         self._in_flight[ref] += len(to_publish)
         self._save(ref, state, lambda: self._publish(partition, ref, state, to_publish, ingest_time_ms))
 
     def _save(self, ref: DeviceRef, state: DeviceRuleState, on_stored: OnStored = lambda: None) -> None:
         """Write a state to the changelog; `on_stored` is called when Kafka has it."""
-        self._unsaved.discard(ref)
+        self._unwritten.saved(ref)
         # Due 0: the process that recovers the state must find out at once whether the alerts were published.
         due_ms = 0 if state.outbox else self._engine.due_ms(state, self._devices.get(ref.device_id))
         self._outputs.write_changelog(ref.partition, ref.device_id, changelog.encode(state, due_ms), on_stored)
@@ -260,5 +369,6 @@ class Processor:
         if self.store.partitions.get(ref.partition) is partition:
             state.revision += 1
             self._write_state(partition, ref, state, (), None)
-            if ref in self._unsaved:
+            if self._unwritten.is_unsaved(ref):
                 self._save(ref, state)
+            self._hand_over(partition, ref)
