@@ -176,7 +176,7 @@ bench-reaction: setup ## Measure how soon the aggregates of a final window are i
 		$(BIN)/python bench/aggregator/reaction.py $(OPTIONS)
 
 bench-alerts: setup ## Measure the alerts service, all cases or C="reaction"
-	@for case in $(or $(C),reaction capacity recovery); do \
+	@for case in $(or $(C),capacity headline reaction recovery); do \
 		PYTHONPATH=bench/aggregator:bench/mqtt-proxy tools/record-section docs/results/bench-alerts.txt "$$case" \
 			$(BIN)/python bench/alerts/alerts_bench.py $$case $(OPTIONS); \
 	done

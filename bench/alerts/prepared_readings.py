@@ -43,9 +43,15 @@ def device_name(number: int) -> str:
     return f"device-{number:07}"
 
 
+def partition_of(name: str, partitions: int) -> int:
+    """Return the partition of a device, in the input and in the changelog."""
+    return int(name.removeprefix("device-")) % partitions
+
+
 def is_hot(devices: np.ndarray, round_number: int) -> np.ndarray:
     """Return which devices give a reading that is too hot in a round."""
-    return (devices * _STEP + round_number * _ROUND_STEP) % HOT_SHARE == 0
+    hot: np.ndarray = (devices * _STEP + round_number * _ROUND_STEP) % HOT_SHARE == 0
+    return hot
 
 
 def _long(number: int) -> bytes:
@@ -82,11 +88,12 @@ class PreparedBatch:
         assert len(sequence) == _SEQUENCE_BYTES
         tail = np.frombuffer(time_bytes + time_bytes + sequence, np.uint8)
         self._patch(self.values_at + self.times_after, np.broadcast_to(tail, (count, len(tail))))
-        body = lz4_encode(self.records.tobytes())
+        body: bytes = lz4_encode(self.records.tobytes())
         # From the attributes on, which the checksum covers.
         checked = struct.pack(">hiqqqhii", _LZ4, count - 1, at_ms, at_ms, -1, -1, -1, count) + body
         head = struct.pack(">iBI", -1, 2, calc_crc32c(checked))
-        return struct.pack(">qi", 0, len(head) + len(checked)) + head + checked
+        batch: bytes = struct.pack(">qi", 0, len(head) + len(checked)) + head + checked
+        return batch
 
     def _patch(self, at: np.ndarray, found: np.ndarray) -> None:
         self.records[at[:, None] + np.arange(found.shape[1])] = found
@@ -97,13 +104,12 @@ def prepare(devices: int, partitions: int, schema_id: int) -> list[PreparedBatch
     encode = encoder(isotherm.schemas.schema("SensorReading", 1), schema_id)
     at_ms = time.time_ns() // 1_000_000
     by_partition = [range(number, devices, partitions) for number in range(partitions)]
-    batches = [
+    return [
         _prepared(encode, partition, numbers[begin : begin + AT_ONCE], at_ms)
         for begin in range(0, len(by_partition[0]), AT_ONCE)
         for partition, numbers in enumerate(by_partition)
         if begin < len(numbers)
     ]
-    return batches
 
 
 def _prepared(encode: object, partition: int, numbers: range, at_ms: int) -> PreparedBatch:

@@ -114,7 +114,9 @@ class World:
         self.decided += len(self.engine.apply(state, reading, None) or ())
         state.outbox.clear()
         bounds = self.engine.quiet_bounds_of(state, None)
-        if bounds is None or not self.table.put(reading.device_id, state, bounds, changed_in=self.table.checkpoint_number + 1):
+        if bounds is None or not self.table.put(
+            reading.device_id, state, bounds, changed_in=self.table.checkpoint_number + 1
+        ):
             self._open[reading.device_id] = state
 
 

@@ -189,7 +189,8 @@ class _ChangelogStore(Store[Any, Any]):
     async def on_recovery_completed(self, active_tps: set[TP], standby_tps: set[TP]) -> None:
         app = self.app
         assert isinstance(app, FaustApp)
-        app.owner.on_recovered({tp.partition for tp in active_tps})
+        if app.is_recovered(active_tps):
+            app.owner.on_recovered({tp.partition for tp in active_tps})
 
 
 class _ChangelogTable(Table[Any, Any]):
@@ -308,6 +309,16 @@ class FaustApp(faust.App):
             return False
         self._committed.update(offsets)
         return True
+
+    def is_recovered(self, changelogs: Iterable[TP]) -> bool:
+        """Return whether partitions of the changelog are read to the end that they had.
+
+        A rebalance amid a recovery takes the ends away, and Faust takes that for the end of the recovery; another one
+        follows. With the states of that moment devices would be silent whose readings are not recovered yet.
+        """
+        recovery = self.tables.recovery  # type: ignore[attr-defined]  # of the class, not of the interface
+        ends, read = recovery.active_highwaters, recovery.active_offsets
+        return all(ends.get(tp) is not None and read.get(tp) is not None and read[tp] >= ends[tp] for tp in changelogs)
 
     def remaining(self) -> int:
         """Return how many records of the changelog are not read yet."""
