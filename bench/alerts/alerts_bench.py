@@ -86,7 +86,6 @@ class AlertsProcess(MeasuredProcess):
             "registry.url": registry.url,
             "http.port": self.port,
             "rules": json.dumps(RULES),
-            "session_timeout_ms": 6_000,
         }
         sets = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
         super().__init__([sys.executable, "-m", "isotherm.alerts", "run", *sets], folder / "alerts.log")

@@ -49,8 +49,11 @@ follows, only another commit of the same offset mends that.
 class StreamOwner(Protocol):
     """The callbacks of the application."""
 
-    async def on_revoked(self) -> None:
-        """The partitions are revoked. Return when nothing of them is in flight to Kafka any more."""
+    async def on_revoked(self) -> bool:
+        """The partitions are revoked. Return when nothing of them is in flight to Kafka any more.
+
+        Returns whether Kafka has the effects of everything that was processed.
+        """
 
     def on_recovered(self, partitions: set[int]) -> None:
         """The partitions are assigned, and the store has their states from the changelog."""
@@ -190,6 +193,7 @@ class _ChangelogStore(Store[Any, Any]):
         app = self.app
         assert isinstance(app, FaustApp)
         if app.is_recovered(active_tps):
+            await app.commit_drained({tp.partition for tp in active_tps})
             app.owner.on_recovered({tp.partition for tp in active_tps})
 
 
@@ -237,6 +241,8 @@ class FaustApp(faust.App):
         """The last offset that was fetched of each partition. The consumer's thread writes it."""
         self._processed: dict[TP, int] = {}
         self._committed: dict[TP, int] = {}
+        self._drained: dict[TP, int] = {}
+        """What was processed and stored when partitions were revoked, and is not committed."""
         self._committed_all_s = time.monotonic()
         session_s = settings.session_timeout_ms / 1000
         super().__init__(
@@ -285,7 +291,8 @@ class FaustApp(faust.App):
                 self._processed[message.tp] = message.offset
 
     async def _on_revoked(self, *_arguments: Any, **_more: Any) -> None:
-        await self.owner.on_revoked()
+        if await self.owner.on_revoked():
+            self._drained.update(self._processed)
         self.fetched.clear()
         self._processed.clear()
         self._committed.clear()
@@ -309,6 +316,17 @@ class FaustApp(faust.App):
             return False
         self._committed.update(offsets)
         return True
+
+    async def commit_drained(self, partitions: set[int]) -> None:
+        """Commit what was processed before the rebalance of the partitions that this process has again.
+
+        Before Faust seeks to the committed offsets: they lie as far back as the last checkpoint, and with rebalances in
+        quick succession there would be none.
+        """
+        drained, self._drained = self._drained, {}
+        offsets = {tp: offset + 1 for tp, offset in drained.items() if tp.partition in partitions}
+        if offsets:
+            await self.consumer._commit(offsets)  # type: ignore[attr-defined]  # of the class, not of the interface
 
     def is_recovered(self, changelogs: Iterable[TP]) -> bool:
         """Return whether partitions of the changelog are read to the end that they had.

@@ -140,15 +140,18 @@ class StreamRunner:
         """Return whether the states of all devices of this process are recovered."""
         return self._recovered
 
-    async def on_revoked(self) -> None:
+    async def on_revoked(self) -> bool:
         self._targets.clear()
+        is_drained = False
         try:
             await self._processor.drain()
+            is_drained = self._failure is None
         except Exception as failure:
             self._fail(failure)
         self._recovered = False
         self._recovering_since = time.monotonic()
         self._health.not_ready("recovery", "the partitions are being assigned")
+        return is_drained
 
     def on_recovered(self, partitions: set[int]) -> None:
         self._store.own(partitions)
