@@ -31,4 +31,5 @@ def quiet_devices() -> type[QuietDevices] | None:
         # Nothing else shows it: an image without the compiled code would only be many times as slow.
         _log.warning("readings are not judged in batches", reason=str(error))
         return None
+    _log.info("readings of quiet devices are judged in batches")
     return QuietDevices
