@@ -1,6 +1,6 @@
-"""Prepared batches of readings: a fleet's SensorReadings go to Kafka as fast as the broker takes them.
+"""Prepared batches of readings: the SensorReadings of many devices go to Kafka as fast as the broker takes them.
 
-Each device has a place in a record batch that is encoded once. A round of the fleet patches what changes, times,
+Each device has a place in a record batch that is encoded once. A round of all devices patches what changes, times,
 sequence and value, compresses the batch and sends it by Kafka's protocol; no client encodes records one by one.
 
     python bench/alerts/prepared_readings.py HOST:PORT TOPIC SCHEMA_ID --devices 1200000 --rate 115741 --seconds 600
@@ -100,7 +100,7 @@ class PreparedBatch:
 
 
 def prepare(devices: int, partitions: int, schema_id: int) -> list[PreparedBatch]:
-    """Return the batches of a fleet, in the order in which a round writes them: the partitions in turn."""
+    """Return the batches of all devices, in the order in which a round writes them: the partitions in turn."""
     encode = encoder(isotherm.schemas.schema("SensorReading", 1), schema_id)
     at_ms = time.time_ns() // 1_000_000
     by_partition = [range(number, devices, partitions) for number in range(partitions)]

@@ -2,7 +2,7 @@
 
 A checkpoint covers everything that was processed before it began. When Kafka has all of that, the offsets of that time
 may be committed. What the engine has changed is written at once, what the compiled code has changed little by little:
-few states a second are always written, so a small fleet has its newest states and its commit within a second.
+few states a second are always written, so few devices have their newest states and their commit within a second.
 """
 
 from __future__ import annotations
