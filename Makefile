@@ -26,7 +26,7 @@ export PACT_DO_NOT_TRACK := true
 # Images of Python often set it; then each process of a test run compiles the whole suite anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup up down ps logs wipe format lint types unit test test-pure contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate fuzz fault-runs prove mutations clean
+.PHONY: help setup up down ps logs wipe format lint types unit test test-pure contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate fuzz fuzz-native fault-runs prove mutations clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -137,12 +137,12 @@ simulate: setup ## Run worlds from seeds, keep the results: make simulate SEEDS=
 fault-runs: setup ## Random faults on real servers, three brokers among them: the next seeds, RUNS=1 of SECONDS=300; adds to docs/results/fault-runs.txt
 	@JAVA_HOME="$$($(STACK) java-home)" $(BIN)/python -m isotherm.proofs faults --record --runs $(or $(RUNS),1) --seconds $(or $(SECONDS),300)
 
-PROOFS := simulate fuzz contracts-mutations mutations fault-runs
+PROOFS := simulate fuzz fuzz-native contracts-mutations mutations fault-runs
 prove: setup ## Run the long proofs, or P="simulate fuzz": SEEDS=500 of each world, FUZZ_SECONDS=60 of each parser, FAULT_RUNS=3 of FAULT_SECONDS=300
 	@failed=; for part in $(or $(P),$(PROOFS)); do \
 		case $$part in \
 			simulate) much="SEEDS=$(or $(SEEDS),500)" ;; \
-			fuzz) much="SECONDS=$(or $(FUZZ_SECONDS),60)" ;; \
+			fuzz|fuzz-native) much="SECONDS=$(or $(FUZZ_SECONDS),60)" ;; \
 			fault-runs) much="RUNS=$(or $(FAULT_RUNS),3) SECONDS=$(or $(FAULT_SECONDS),300)" ;; \
 			*) much= ;; \
 		esac; \
@@ -153,6 +153,9 @@ prove: setup ## Run the long proofs, or P="simulate fuzz": SEEDS=500 of each wor
 
 soak: setup ## Run the soak tests, keep the output in docs/results/soak.txt
 	@tools/record-results docs/results/soak.txt $(PYTEST) --no-header -v -m "long and not faults"
+
+fuzz-native: setup ## Fuzz the compiled module of mqtt-proxy with AddressSanitizer and UBSan, SECONDS of processor time for each target; adds to docs/results/fuzzing.txt
+	@$(BIN)/python -m isotherm.proofs.fuzzing --native --seconds $(or $(SECONDS),60) $(addprefix --target ,$(T)) $(OPTIONS)
 
 fuzz: setup ## Fuzz the parsers, SECONDS of processor time each, or T="kcql mqtt-ingest"; adds to docs/results/fuzzing.txt
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || \

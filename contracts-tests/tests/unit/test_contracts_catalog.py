@@ -16,6 +16,7 @@ from isotherm import schemas as catalog
 from isotherm.aggregator.frames import devices, readings
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.alerts.input import decoding, device_table_follower
+from isotherm.alerts.live_rules import group_mean_follower, rule_records
 from isotherm.alerts.notifications import route_runner, silence_follower
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.coap_ingest.settings import CoapIngestSettings
@@ -24,6 +25,7 @@ from isotherm.connector.state import target_follower
 from isotherm.console.devices import alerts as console_alerts
 from isotherm.console.devices import device_states as console_devices
 from isotherm.console.devices import provisioned as console_provisioned
+from isotherm.console.devices import rules as console_rules
 from isotherm.console.devices import silences as console_silences
 from isotherm.console.devices import windows as console_windows
 from isotherm.contracts.consumers import NEEDS
@@ -64,6 +66,9 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("alerts", "devices"): device_table_follower.READER,
     ("alerts", "alerts"): route_runner.READER,
     ("alerts", "isotherm.silences"): silence_follower.READER,
+    ("alerts", "isotherm.rules"): rule_records.SCHEMA,
+    ("alerts", "temperatures.grouped"): group_mean_follower.READER,
+    ("console", "isotherm.rules"): console_rules.SCHEMA,
     ("console", "isotherm.silences"): console_silences.SCHEMA,
     ("alerts", "isotherm.connectors"): target_follower.READER,
     ("console", "isotherm.connectors"): target_follower.READER,

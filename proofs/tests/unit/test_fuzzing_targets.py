@@ -12,8 +12,9 @@ import pytest
 from isotherm.proofs.fuzzing import campaign, corpus, results
 from isotherm.proofs.fuzzing.catalog import TARGETS
 from isotherm.proofs.fuzzing.minimisation import minimised
-from isotherm.proofs.fuzzing.mutation import mutations
-from isotherm.proofs.fuzzing.target import FindingError, expect
+from isotherm.proofs.fuzzing.mutation import Mutations, mutations
+from isotherm.proofs.fuzzing.native import build
+from isotherm.proofs.fuzzing.target import FindingError, Target, expect
 from isotherm.proofs.fuzzing.worker import SlowInputError, timed
 
 SEED = 19
@@ -63,6 +64,35 @@ def test_mutations_repeat_with_their_seed_and_keep_the_limit() -> None:
 
     assert some(1) == some(1) != some(2)
     assert max(map(len, some(1))) <= 16
+
+
+def test_inputs_of_a_generator_and_changes_of_known_ones_take_turns() -> None:
+    target = Target(
+        name="any", make=lambda: planted, max_bytes=16, generate=lambda random: b"made%d" % random.randrange(9)
+    )
+
+    def some(seed: int) -> list[bytes]:
+        inputs = Mutations([b"known"], target, seed)
+        return [inputs.next() for _ in range(300)]
+
+    assert some(1) == some(1) != some(2)
+    assert max(map(len, some(1))) <= 16
+    assert any(data.startswith(b"made") for data in some(1))
+    assert any(b"known" in data for data in some(1))
+    assert any(data.startswith(b"k") and b"made" in data for data in some(1))
+
+
+def test_what_a_native_campaign_kept_is_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "FOLDER", tmp_path)
+    target = TARGETS["mqtt-plain-readings"]
+    assert campaign.keep(target, campaign.Outcome("native", 1.0, 2, (), (b"longer", b"a"))) == 2
+    assert corpus.load(target.name) == [b"a", b"longer"]
+
+
+def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(build.BuildError, match="gcc is not installed"):
+        build.build(tmp_path)
 
 
 def test_a_minimised_corpus_runs_the_same_lines() -> None:

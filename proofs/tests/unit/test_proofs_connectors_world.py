@@ -65,8 +65,8 @@ def keep_deleted_connectors(patch: Patch) -> None:
 
 
 def leave_statuses_behind(patch: Patch) -> None:
-    def actions(self: Controller, now_ms: float) -> list[Any]:
-        return [one for one in original(self, now_ms) if not isinstance(one, DeleteStatus)]
+    def actions(self: Controller, now_ms: float, *, may_start: bool = True) -> list[Any]:
+        return [one for one in original(self, now_ms, may_start=may_start) if not isinstance(one, DeleteStatus)]
 
     original = Controller.actions
     patch.setattr(Controller, "actions", actions)
@@ -112,9 +112,23 @@ def give_deletions_up(patch: Patch) -> None:
     patch.setattr(WorkerStatus, "_repeat_deletions", lambda *_: None)
 
 
+def start_tasks_after_any_freeze(patch: Patch) -> None:
+    patch.setattr(DistributedWorker, "_is_surely_member", lambda *_: True)
+
+
+THAWED_TOO_LATE = (
+    Fault("coordinator_away", 22_914, 500, 0, 0.19),
+    Fault("stop", 23_782, 60_000, 2, 0.37),
+    Fault("freeze", 24_190, 60_000, 1, 0.32),
+    Fault("freeze", 25_631, 1, 0, 0.47),
+    Fault("stop", 28_949, 60_000, 0, 0.14),
+)
+
+
 @pytest.mark.parametrize(
     ("fault", "scenario", "words"),
     [
+        (start_tasks_after_any_freeze, Scenario(165, THAWED_TOO_LATE), "while it ran on"),
         (give_deletions_up, Scenario(85, (Fault("broker_frozen", 118_643, 67_827, 0, 0.24),)), "workers report"),
         (give_deletions_up, Scenario(172, (Fault("cut_off", 314_000, 45_000, 2, 0.1),)), "workers report"),
     ],

@@ -50,14 +50,14 @@ class ModelServer:
 
     def resume(self) -> None: ...
 
-    def wait_ready(self) -> None: ...
+    def wait_ready(self, _timeout_s: float) -> None: ...
 
     def failure(self, what: str) -> ServerFailed:
         return ServerFailed(f"{self.name} {what}")
 
 
 def injector(servers: list[ModelServer], dead: Callable[[], list[Any]] = list) -> Injector:
-    whole = SimpleNamespace(wait_whole=lambda: None)
+    whole = SimpleNamespace(wait_whole=lambda _timeout_s: None)
     stack = SimpleNamespace(kafka_cluster=whole, hazelcast_cluster=whole)
     system = SimpleNamespace(servers=servers, dead=dead, simulators=(), stack=stack)
     return Injector(cast(Any, system), Means(), "readings", lambda _text: None)
@@ -175,7 +175,7 @@ def test_a_run_that_is_told_to_end_is_undone_and_takes_no_seed(tmp_path: Path, m
     monkeypatch.setattr(command, "RESULTS", tmp_path / "fault-runs.txt")
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
-        main(["faults", "--record", "--runs", "3", "--folder", str(tmp_path)])
+        main(["faults", "--record", "--pace", "1", "--runs", "3", "--folder", str(tmp_path)])
     assert ended.value.code == 128 + signal.SIGTERM
     assert undone == [True]
     assert not list(tmp_path.iterdir())
@@ -189,7 +189,7 @@ def test_several_runs_take_successive_seeds_and_end_with_the_code_of_the_worst(
     monkeypatch.setattr(command, "_play", lambda *_: None)
     monkeypatch.setattr(command, "judge", lambda _history: next(judged))
     monkeypatch.setattr(command, "RESULTS", tmp_path / "fault-runs.txt")
-    assert main(["faults", "--record", "--runs", "3", "--seed", "7", "--folder", str(tmp_path)]) == 1
+    assert main(["faults", "--record", "--pace", "1", "--runs", "3", "--seed", "7", "--folder", str(tmp_path)]) == 1
     lines = (tmp_path / "fault-runs.txt").read_text(encoding="utf-8").splitlines()
     assert [line.split()[2] for line in lines] == ["seed=7", "seed=8", "seed=9"]
     assert lines[1].endswith(" history=findings lost-write")

@@ -13,14 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from isotherm.demo.system import System
 from isotherm.proofs.__main__ import main
 from isotherm.proofs.faults import command, plan
+from isotherm.proofs.faults.clocks import seconds_ahead
 from isotherm.proofs.faults.command import Happened, next_seed, result_line
 from isotherm.proofs.faults.effects import Means
+from isotherm.proofs.faults.pace import pace
 from isotherm.proofs.faults.plan import Fault, make_plan
 from isotherm.proofs.faults.relay import Relay, Relays
+from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.settings import HttpSettings
 from isotherm.stack.clusters import Nodes
 from isotherm.stack.ports import LOOPBACK, hold_free_port, release
 from isotherm.stack.stack import Stack
@@ -67,7 +72,7 @@ def test_the_line_of_a_run_has_its_seed_faults_and_verdict() -> None:
     happened = Happened(faults, [unseen], [late], Counter({"alerts": 2}))
     line = result_line(3, 300.0, happened, "clean", "abc")
     counted = "kill=2 without-effect=cut:1 left-out=full-disk:1 ended=alerts:2"
-    assert line.endswith(f"commit=abc seed=3 seconds=300 {counted} history=clean\n")
+    assert line.endswith(f"commit=abc seed=3 seconds=300 pace=1.0 {counted} history=clean\n")
     both = result_line(12, 60.0, Happened(), "clean", "abc") + line
     assert [next_seed(recorded) for recorded in ("", line, both)] == [0, 4, 13]
 
@@ -79,7 +84,7 @@ def test_a_run_that_does_not_finish_is_on_record(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(command, "_play", play)
     monkeypatch.setattr(command, "RESULTS", tmp_path / "fault-runs.txt")
     for seed in range(2):
-        assert main(["faults", "--record", "--folder", str(tmp_path)]) == 3
+        assert main(["faults", "--record", "--pace", "1", "--folder", str(tmp_path)]) == 3
         lines = (tmp_path / "fault-runs.txt").read_text(encoding="utf-8").splitlines()
         assert f" seed={seed} seconds=300 " in lines[-1]
         assert lines[-1].endswith(" history=not-finished")
@@ -176,3 +181,36 @@ def _ask(client: socket.socket) -> None:
     client.sendall(b"two")
     if client.recv(3) != b"two":
         raise ConnectionResetError("closed")
+
+
+def measured(clock_per_work: float) -> float:
+    """Return the pace on a machine where so many seconds pass for a processor second."""
+    worked = [0.0]
+
+    def work() -> float:
+        worked[0] += 0.01
+        return worked[0]
+
+    return pace(lambda: worked[0] * clock_per_work, work, lambda _seconds: None)
+
+
+def test_bounds_follow_the_machine_within_limits() -> None:
+    assert measured(1.0) == 1.0
+    assert measured(3.0) == pytest.approx(3.0, rel=0.2)
+    assert measured(100.0) == 8.0
+    assert measured(0.5) == 1.0
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_clock_is_read_from_any_answer(is_live: bool) -> None:
+    """A service whose main loop has stood still says so with 503; its clock may have jumped all the same."""
+    health = Health(beat_limit_ms=60_000 if is_live else -1)
+    server = MonitoringServer(HttpSettings(port=0), health, CollectorRegistry())
+    server.start()
+    try:
+        ahead_s = seconds_ahead(f"http://{LOOPBACK}:{server.port}/live")
+        assert ahead_s is not None
+        assert abs(ahead_s) < 60.0
+    finally:
+        server.stop()
+    assert seconds_ahead(f"http://{LOOPBACK}:{server.port}/live") is None

@@ -55,6 +55,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "replay": _connect(
         "replay", "Let a stopped sink read again from an offset or a time, and print its new offsets.", "dead_letters"
     ),
+    "rules": _connect("rules_app", "List, try, apply and delete rules of alerts (only with the console).", "rules"),
     "alerts": _connect("alerts_app", "List, acknowledge and silence alerts (only with the console).", "alerts"),
     "dlq": _connect("dlq_app", "Handle dead-letter records (only with the console).", "dead_letters"),
 }

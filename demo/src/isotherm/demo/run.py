@@ -12,7 +12,7 @@ from isotherm.demo import guide, progress, reconcile, table
 from isotherm.demo.evidence import Reader
 from isotherm.demo.reconciliation import ReconciliationReport
 from isotherm.demo.system import System
-from isotherm.stack.servers.server import Server
+from isotherm.stack.servers.server import READY_TIMEOUT_S, Server
 
 _RATES_EVERY_S = 5.0
 _POLL_S = 0.5
@@ -24,8 +24,10 @@ class CrashedError(RuntimeError):
     """A part of the system ended by itself; the text has its last log lines."""
 
 
-def start(system: System, console: Console, stopped: threading.Event) -> float:
-    """Start everything and print its progress; returns the seconds that it took.
+def start(
+    system: System, console: Console, stopped: threading.Event, ready_timeout_s: float = READY_TIMEOUT_S
+) -> float:
+    """Start everything within `ready_timeout_s` seconds and print its progress; returns the seconds that it took.
 
     Raises ServerFailed, InterruptedStartError.
     """
@@ -39,6 +41,7 @@ def start(system: System, console: Console, stopped: threading.Event) -> float:
         on_start=lambda server: note(f"starting {server.name}"),
         on_ready=lambda server, _seconds: note(f"[green]{server.name} is ready[/]: {server.address}"),
         on_note=note,
+        ready_timeout_s=ready_timeout_s,
     )
     took_s = time.monotonic() - began
     parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in started.seconds.items())

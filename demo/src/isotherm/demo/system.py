@@ -171,10 +171,12 @@ class System:
         on_start: Callable[[Server], None] = lambda _server: None,
         on_ready: Callable[[Server, float], None] = lambda _server, _seconds: None,
         on_note: Callable[[str], None] = lambda _text: None,
+        ready_timeout_s: float = READY_TIMEOUT_S,
     ) -> Started:
         """Start every part as soon as the parts that it needs are ready, and return when all are ready.
 
-        Raises ServerFailed with the last log lines of a part that ended, InterruptedStartError when `stopped` was set.
+        Raises ServerFailed with the last log lines of a part that ended, or is not ready within `ready_timeout_s` s.
+        Raises InterruptedStartError when `stopped` was set.
         """
         began = time.monotonic()
         done = Started()
@@ -207,8 +209,8 @@ class System:
                     preparing.remove(preparation)
                     done.seconds[preparation.name] = time.monotonic() - began
                     on_note(preparation.told.result())
-            if time.monotonic() - began > READY_TIMEOUT_S:
-                raise _too_late(starting, preparing)
+            if time.monotonic() - began > ready_timeout_s:
+                raise _too_late(starting, preparing, ready_timeout_s)
             stopped.wait(_POLL_S)
         return done
 
@@ -366,8 +368,8 @@ class System:
         return workers.CoapSensors(self._folder / "coap-sensors", self._runtime, arguments)
 
 
-def _too_late(starting: Sequence[Server], preparing: Sequence[Preparation]) -> ServerFailed:
-    text = f"not ready after {READY_TIMEOUT_S:.0f} s"
+def _too_late(starting: Sequence[Server], preparing: Sequence[Preparation], ready_timeout_s: float) -> ServerFailed:
+    text = f"not ready after {ready_timeout_s:.0f} s"
     return starting[0].failure(text) if starting else ServerFailed(f"{preparing[0].name}: {text}")
 
 

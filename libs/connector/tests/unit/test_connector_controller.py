@@ -98,6 +98,15 @@ def test_only_tasks_of_owned_partitions_and_of_the_group_run_here() -> None:
     assert worker.actions(1) == []
 
 
+def test_while_nothing_may_start_tasks_are_stopped_and_none_is_begun() -> None:
+    worker = running(1)
+    worker.configured("c", wanted(tasks="2", more="1"))
+    assert worker.actions(1, may_start=False) == [StopTask(TaskId("c", 0))]
+    worker.ended(TaskId("c", 0), "told", 2)
+    assert worker.actions(3, may_start=False) == []
+    assert started(worker.actions(4)) == [TaskId("c", 0), TaskId("c", 1)]
+
+
 def test_a_revocation_is_clear_when_its_processes_have_ended() -> None:
     worker = running(2)
     where = [partition_of("c", 1)]

@@ -165,6 +165,32 @@ def test_any_bytes_are_a_row_or_a_payload_error(data: bytes) -> None:
     assert row.keys() <= {field.name for field in Reading.DESCRIPTOR.fields}
 
 
+def test_values_are_bounded_by_default_because_two_bytes_are_a_message_of_many() -> None:
+    DECODER.decode(Reading(list=[Reading()] * 800).SerializeToString())
+    with pytest.raises(PayloadError, match="more than 10000 values"):
+        DECODER.decode(Reading(list=[Reading()] * 1_000).SerializeToString())
+
+
+def proto2_decoder() -> MessageDecoder:
+    file = descriptor_pb2.FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
+    reading = file.message_type.add(name="Reading")
+    _add(reading, "device_id", _FIELD.TYPE_STRING)
+    _add(reading, "labels", _FIELD.TYPE_MESSAGE, type_name=".old.Reading.LabelsEntry", repeated=True)
+    entry = reading.nested_type.add(name="LabelsEntry")
+    entry.options.map_entry = True
+    _add(entry, "key", _FIELD.TYPE_STRING)
+    _add(entry, "value", _FIELD.TYPE_STRING)
+    return MessageDecoder(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString(), "old.Reading")
+
+
+def test_texts_of_proto2_that_are_no_utf_8_are_bytes_and_as_keys_of_a_map_refused() -> None:
+    decoder = proto2_decoder()
+    assert decoder.decode(b"\x0a\x01\xff") == [{"device_id": b"\xff"}]
+    assert decoder.decode(b"\x12\x06\x0a\x01k\x12\x01\xff") == [{"labels": {"k": b"\xff"}}]
+    with pytest.raises(PayloadError, match=r"not a message old\.Reading: the key of a map is not UTF-8"):
+        decoder.decode(b"\x12\x06\x0a\x01\xff\x12\x01v")
+
+
 def test_descriptors_that_cannot_be_used_are_refused() -> None:
     with pytest.raises(DescriptorError, match=r"no message type 'acme\.Redding'; it holds .*acme\.Reading"):
         MessageDecoder(FILES.SerializeToString(), "acme.Redding")

@@ -8,7 +8,7 @@ from typing import Any, cast
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from isotherm.console.api import connectors, dead_letters, devices, silences, topics
+from isotherm.console.api import connectors, dead_letters, devices, rules, silences, topics
 from isotherm.console.connect_api import router
 from isotherm.reference import markdown
 
@@ -45,6 +45,9 @@ def _lines() -> Iterator[str]:
                     *_fields(body["content"]["application/json"]["schema"], models),
                     "",
                 )
+            if "200" not in operation["responses"]:
+                yield from ("The answer has no body (204).", "")
+                continue
             answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
             if shown := list(_fields(answer, models)):
                 yield from ("The answer:", "", *shown, "")
@@ -84,6 +87,7 @@ def _additions() -> FastAPI:
     app.include_router(topics.router(_NOBODY))
     app.include_router(devices.router(_NOBODY))
     app.include_router(silences.router(_NOBODY))
+    app.include_router(rules.router(_NOBODY))
     return app
 
 

@@ -29,7 +29,11 @@ from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 PARTITIONS = 4
 DEADLINE_S = 240.0
-SHARED = {"isotherm.connectors": "ConnectorConfig", "isotherm.status": "TaskStatus", "isotherm.silences": "Silence"}
+SHARED = {
+    "isotherm.connectors": "ConnectorConfig",
+    "isotherm.status": "TaskStatus",
+    "isotherm.silences": "Silence",
+}
 
 Record = Mapping[str, Any]
 
@@ -51,8 +55,10 @@ class Topics:
         self.kafka = KafkaSettings(bootstrap_servers=bootstrap_servers)
         self.registry = RegistrySettings(url=registry_url)
         self.input, self.devices = f"{self.name}.in", f"{self.name}.devices"
+        self.rules = f"{self.name}.rules"
         self.alerts, self.latest, self.dead = f"{self.name}.alerts", f"{self.name}.latest", f"{self.name}.dead-letters"
         self._records = {
+            self.rules: "AlertRule",
             self.input: record,
             self.devices: "Device",
             self.alerts: "Alert",
@@ -69,7 +75,14 @@ class Topics:
             self.kafka,
             self.registry,
             topics=[
-                *(DeclaredTopic(name, PARTITIONS, compacted if name == self.devices else {}) for name in self._records),
+                *(
+                    DeclaredTopic(
+                        name,
+                        1 if name == self.rules else PARTITIONS,
+                        compacted if name in (self.devices, self.rules) else {},
+                    )
+                    for name in self._records
+                ),
                 *(DeclaredTopic(one.name, one.partitions, one.config) for one in shared),
             ],
             subjects=[
@@ -175,6 +188,7 @@ class Worker:
             "http.port": port,
             "input_topics": topics.input,
             "devices_topic": topics.devices,
+            "rules_topic": topics.rules,
             "alerts_topic": topics.alerts,
             "latest_topic": topics.latest,
             "dead_letter_topic": topics.dead,

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 RULES = [
     {"kind": "above", "metric": "temperature", "threshold": 30, "hysteresis": 1, "severity": "critical"},
-    {"kind": "silent", "intervals": 3, "min_ms": 1_000},
+    {"kind": "silent", "intervals": 3, "cautious_intervals": 3, "min_ms": 1_000},
     {"kind": "unknown-device", "for_ms": 3_600_000},
 ]
 OVERRIDES = {"model": {"T9": {"temperature.above": 50}}, "home": {"sauna": {"temperature.above": 90}}}

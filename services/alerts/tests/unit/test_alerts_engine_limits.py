@@ -227,9 +227,25 @@ SENTENCES = [
     ("below", "t 7.5 Cel is below 5.0 Cel", "t 7.5 Cel is no longer below 5.0 Cel"),
     ("rate", "t has changed by 7.5 Cel, more than 5.0 Cel", "t has changed by 7.5 Cel, no longer more than 5.0 Cel"),
     ("flat", "t has stayed at 7.5 Cel", "t moves again: 7.5 Cel"),
-    ("silent", "no reading when one was due", "readings come again"),
+    ("silent", "no reading of t when one was due", "readings of t come again"),
     ("unknown-device", "the topic of devices has no record of this device", "the device is known now"),
-    ("rule", "the rule was removed from the configuration", "the rule was removed from the configuration"),
+    (
+        "outside-schedule",
+        "t 7.5 Cel at a time outside of the schedule",
+        "t 7.5 Cel is no longer a matter of a time outside of the schedule",
+    ),
+    (
+        "off-group-mean",
+        "t is 7.5 Cel from the mean of its group, more than 5.0 Cel",
+        "t is 7.5 Cel from the mean of its group, no longer more than 5.0 Cel",
+    ),
+    ("all", "the conditions hold together", "the conditions no longer hold together"),
+    (
+        "unreported",
+        "the device has a record, and has never given a reading",
+        "the device has a record, and has never given a reading",
+    ),
+    ("removed", "the record of the device was removed", "the record of the device was removed"),
 ]
 
 
@@ -251,6 +267,10 @@ def test_an_alert_says_what_happened(kind: str, opened: str, closed: str) -> Non
             "threshold": 5.0,
             "message": sentence,
         }
+    of_device = alert_records.record(
+        "d", "silent", "warning", "silent", Change("opened", 1, 2, Finding(True, False, None, None)), ""
+    )
+    assert of_device["message"] == "no reading when one was due"
     no_metric = alert_records.record(
         "d", "silent", "warning", "above", Change("opened", 1, 2, Finding(True, False, 1.0, 2.0)), ""
     )
@@ -292,7 +312,7 @@ def test_a_device_has_a_bounded_number_of_metrics() -> None:
     assert state.revision == 2
 
 
-SILENT: dict[str, Any] = {"kind": "silent", "intervals": 3, "min_ms": 1_000}
+SILENT: dict[str, Any] = {"kind": "silent", "intervals": 3, "cautious_intervals": 3, "min_ms": 1_000}
 
 
 def test_a_device_is_silent_after_some_of_its_usual_intervals() -> None:
@@ -314,17 +334,14 @@ def test_a_device_is_silent_after_some_of_its_usual_intervals() -> None:
     assert (closed["state"], closed["closed_at"]) == ("closed", 4_250)
 
 
-def test_the_usual_interval_follows_by_an_eighth_and_not_over_a_silence() -> None:
+def test_a_gap_beyond_the_limit_counts_and_changes_the_usual_one_little() -> None:
     engine, state = engine_of(SILENT), DeviceRuleState()
-    for at_ms in (1_000, 1_800):
-        engine.apply(state, reading(at_ms), None)
-    metric = state.metrics["t"]
-    assert (metric.interval_ms, metric.intervals_seen) == (800, 1)
-    engine.apply(state, reading(2_680), None)
-    assert (metric.interval_ms, metric.intervals_seen) == (810, 2)
-    for number in range(1, 5):
-        engine.apply(state, reading(2_680 + 810 * number), None)
-    assert (metric.interval_ms, metric.intervals_seen) == (810, 5)
-    alerts = engine.apply(state, reading(5_920 + 2_430 + 1), None) or []
+    for number in range(6):
+        engine.apply(state, reading(1_000 + 400 * number), None)
+    alerts = engine.apply(state, reading(3_000 + 1_201), None) or []
     assert [one["state"] for one in alerts] == ["opened", "closed"]
-    assert metric.interval_ms == 810
+    metric = state.metrics["t"]
+    assert (metric.interval_ms, metric.intervals_seen) == (400 * (1 + 1.5 / 6), 6)
+    assert (metric.pause_ms, metric.pause_at_ms, metric.accepted_ms) == (1_201, 4_201, 0)
+    engine.apply(state, reading(4_601), None)
+    assert (metric.interval_ms, metric.intervals_seen) == (400, 7), "not below the gap itself"

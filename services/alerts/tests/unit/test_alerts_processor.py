@@ -23,7 +23,7 @@ from isotherm.alerts.stream.processor import MAX_ALERTS_IN_FLIGHT, Processor
 NOW_MS, MAX_PUBLISH_DELAY_MS = 1_000_000_000, 2_000
 RULES = [
     {"kind": "above", "metric": "temperature", "threshold": 30},
-    {"kind": "silent", "intervals": 3, "min_ms": 1_000},
+    {"kind": "silent", "intervals": 3, "cautious_intervals": 3, "min_ms": 1_000},
 ]
 
 
@@ -59,6 +59,9 @@ class Outputs:
 
     def write_latest(self, device_id: str, state: DeviceRuleState, now_ms: int) -> None:
         self._write("state", (device_id, state.last_seen_ms, state.open_alerts(device_id)))
+
+    def forget_latest(self, device_id: str) -> None:
+        self._write("state", (device_id, None, None))
 
     def of(self, kind: str) -> list[Any]:
         return [one for name, one in self.written if name == kind]

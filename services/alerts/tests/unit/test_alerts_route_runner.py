@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,9 +13,13 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from prometheus_client import Counter
+from pydantic import SecretStr
 from route_targets import HttpServer, RawServer, alert, drip, hang
 
 from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.notifications import route_runner
+from isotherm.alerts.notifications.alert_reader import AlertReader
+from isotherm.alerts.notifications.delivery import Delivery
 from isotherm.alerts.notifications.http_target import HttpTarget
 from isotherm.alerts.notifications.route_runner import RouteClients, RouteRunner
 from isotherm.alerts.notifications.targets import NotDeliveredError, RefusedError
@@ -46,6 +52,7 @@ class Consumer:
         self.position: int | None = None
         self.paused = False
         self.age_ms = 0
+        self.metadata = ""
         self._assign: Callable[..., None] | None = None
 
     def subscribe(self, topics: list[str], on_assign: Callable[..., None], **_others: Any) -> None:
@@ -96,6 +103,7 @@ class Consumer:
         if self.commit_error is not None:
             raise KafkaException(self.commit_error)
         self.committed_offsets.update({one.partition: one.offset for one in offsets})
+        self.metadata = str(offsets[0].metadata)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -312,10 +320,76 @@ def test_a_server_that_hangs_drips_or_lies_ends_no_attempt_late(behave: Callable
     server.close()
 
 
+@pytest.mark.parametrize("rest", ["Content-Length: 9\r\n\r\nok", "Transfer-Encoding: chunked\r\n\r\nnonsense"])
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_status_decides_even_if_the_body_never_comes_or_is_broken(rest: str, hangs: bool) -> None:
+    def behave(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n" + rest.encode())
+        if hangs:
+            hang(connection)
+
+    server = RawServer(behave)
+    url = f"http://127.0.0.1:{server.port}/"
+    target = HttpTarget(WebhookRoute.model_validate({"kind": "webhook", "name": "r", "url": url, "timeout_ms": 1_000}))
+    for _ in range(2):
+        target.send(Notification("r", {}, (alert(),)))
+    assert server.connections == 2
+    target.close()
+    server.close()
+
+
+def test_many_notifications_for_a_slow_target_leave_kafka_its_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that does not poll loses its partitions, and what it tells meanwhile is told again for ever."""
+    monkeypatch.setattr(route_runner, "_TURN_S", 0.0)
+    consumer = Consumer([alert(str(number)) for number in range(9)])
+    made = World(monkeypatch, [consumer], "http://127.0.0.1:9")
+    happened: list[str] = []
+    poll = consumer.poll
+
+    def noted(wait_s: float) -> Any:
+        happened.append("poll")
+        return poll(wait_s)
+
+    monkeypatch.setattr(consumer, "poll", noted)
+    slow: Any = SimpleNamespace(send=lambda _one: happened.append("send"), close=lambda: None)
+    monkeypatch.setattr(made.runner, "_clients", made.runner._clients._replace(target=lambda: slow))
+    made.runner.start()
+    until(lambda: consumer.committed_offsets == {0: 9})
+    made.runner.close()
+    assert happened.count("send") == 9
+    assert all(one != other or one == "poll" for one, other in itertools.pairwise(happened))
+
+
+def test_a_pause_begins_with_the_answer() -> None:
+    times = iter((0.0, 10.0))
+
+    def fail(_notification: object) -> None:
+        raise NotDeliveredError("answered 429", retry_after_s=5.0)
+
+    taken: Any = SimpleNamespace(notification=None)
+    target: Any = SimpleNamespace(send=fail)
+    delivery = Delivery(taken, 60_000, 0.0)
+    assert delivery.attempt(target, lambda: next(times)) == "answered 429"
+    assert delivery.next_s == 15.0
+
+
+def test_how_far_silences_are_dealt_with_is_committed_although_nothing_happens() -> None:
+    """Else a restart would tell again what the end of a silence has told long ago."""
+    consumer = Consumer([])
+    unread: Any = consumer
+    reader = AlertReader(unread, "alerts", "ops")
+    assert reader.read(0.0) == []
+    reader.checked_ms += 60_001
+    reader.commit()
+    assert consumer.metadata == f"silences-checked-ms={reader.checked_ms}"
+    assert consumer.committed_offsets == {0: 0}
+
+
 def test_a_secret_in_a_header_that_cannot_be_sent_is_not_shown() -> None:
-    route = WebhookRoute.model_validate(
-        {"kind": "webhook", "name": "r", "url": "http://127.0.0.1:9/", "authorization_token": "hidden\nhidden"}
-    )
+    given = WebhookRoute.model_validate({"kind": "webhook", "name": "r", "url": "http://127.0.0.1:9/"})
+    # The settings refuse such a token; the target does not count on it.
+    route = given.model_copy(update={"authorization_token": SecretStr("hidden\nhidden")})
     target = HttpTarget(route)
     with pytest.raises((NotDeliveredError, RefusedError)) as caught:
         target.send(Notification("r", {}, (alert(),)))
@@ -338,7 +412,7 @@ def test_a_pause_that_the_server_asks_for_is_kept_within_a_bound() -> None:
 def test_a_silence_mutes_and_is_counted(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = Consumer([alert("muted"), alert("told", rule="silent")])
     made = World(monkeypatch, [consumer], server.url)
-    made.silences.put("s", Silence(RouteFilter(rules=["above"]), None, 0, None))
+    made.silences.put("s", Silence(RouteFilter(rules=["above"]), None, 0, None), 0)
     made.runner.start()
     until(lambda: consumer.committed_offsets == {0: 2})
     made.runner.close()

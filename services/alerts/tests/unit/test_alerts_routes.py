@@ -14,7 +14,15 @@ import pytest
 from pydantic import SecretStr, TypeAdapter
 from route_targets import CLOSED, OPENED, alert
 
-from isotherm.alerts.routes.kinds import AlertmanagerRoute, EmailRoute, PagerDutyRoute, Route, SlackRoute, WebhookRoute
+from isotherm.alerts.routes.kinds import (
+    DEFAULT_TEXT,
+    AlertmanagerRoute,
+    EmailRoute,
+    PagerDutyRoute,
+    Route,
+    SlackRoute,
+    WebhookRoute,
+)
 from isotherm.alerts.routes.mails import mail_of
 from isotherm.alerts.routes.matching import RouteFilter, group_of
 from isotherm.alerts.routes.notification import Notification
@@ -68,10 +76,26 @@ def posted(route: HttpRoute, *alerts: dict[str, Any]) -> tuple[Post, Any]:
         ([WEBHOOK | {"template": '{"a": "{{ alert.message }}"}'}], ["template", "makes no JSON", "| tojson"]),
         ([WEBHOOK | {"template": '{"a": {{ alert.value + 1 }}}'}], ["template", "TypeError"]),
         ([WEBHOOK | {"template": "{{ ''.__class__.__mro__ }}", "content_type": "text/plain"}], ["template", "unsafe"]),
+        ([WEBHOOK | {"url": "http://x:99999/"}], ["routes.0.webhook.url", "'http://x:99999/'", "Port out of range"]),
+        ([WEBHOOK | {"url": "http://x/a b"}], ["routes.0.webhook.url", "no spaces"]),
+        ([WEBHOOK | {"authorization_token": f"{SECRET}\n"}], ["routes.0.webhook.authorization_token", "line breaks"]),
+        ([WEBHOOK | {"template": "{{ group.home }}"}], ["routes.0.webhook.template", "no attribute 'home'"]),
+        (
+            [{"kind": "slack", "name": "s", "secret_url": f"https://x:y/{SECRET}"}],
+            ["routes.0.slack.secret_url", "Port"],
+        ),
+        (
+            [{"kind": "alertmanager", "name": "a", "url": "http://x", "send_resolved": False}],
+            ["routes.0.alertmanager.send_resolved", "for a year"],
+        ),
+        ([EMAIL | {"ca_location": "/nowhere.pem"}], ["routes.0.email.ca_location", "'/nowhere.pem'", "No such file"]),
+        ([EMAIL | {"recipients": ["a,b@c.example"]}], ["routes.0.email.recipients.0", "'a,b@c.example'"]),
         ([WEBHOOK | {"signing_secret": "whsec_%"}], ["routes.0.webhook.signing_secret", "base64"]),
         ([EMAIL | {"recipients": ["nobody"]}], ["routes.0.email.recipients.0", "'nobody'"]),
         ([EMAIL | {"subject": "{% if %}"}], ["routes.0.email.subject", "'{% if %}'"]),
         ([EMAIL | {"password": SECRET}], ["routes.0.email.password", "username and password are given together"]),
+        ([EMAIL | {"username": "u", "password": f"{SECRET}\n"}], ["routes.0.email.password", "visible ASCII"]),
+        ([EMAIL | {"username": "ü", "password": SECRET}], ["routes.0.email.username", "'ü'"]),
         ([EMAIL | {"username": "u"}], ["routes.0.email.password", "username and password are given together"]),
         ([EMAIL | {"security": "none", "username": "u", "password": SECRET}], ["password", "use starttls or tls"]),
         ([{"kind": "slack", "name": "s", "secret_url": f"hooks/{SECRET}"}], ["routes.0.slack.secret_url", "http://"]),
@@ -260,3 +284,48 @@ def test_a_template_that_makes_too_much_is_refused() -> None:
 def test_the_key_of_a_secret_is_never_empty() -> None:
     with pytest.raises(ValueError, match="not empty"):
         http_route(**WEBHOOK, signing_secret=SecretStr(""))
+
+
+def test_a_template_may_use_the_labels_that_the_route_groups_by() -> None:
+    _, body = posted(http_route(**WEBHOOK, template="{{ group | tojson }}"), alert())
+    assert body == {}
+    for fields in (
+        {"kind": "slack", "secret_url": "https://x/y", "text": "{{ group.region }}"},
+        {"kind": "webhook", "url": "http://x", "template": "{{ group.region | tojson }}"},
+        {"kind": "email", **EMAIL, "subject": "{{ group.region }}"},
+        {"kind": "pagerduty", "secret_routing_key": "k", "summary": "{{ group.region }}", "send_resolved": False},
+    ):
+        assert route_of(**{**fields, "name": "r", "group_by": ["region"]}).group_by == ["region"]
+
+
+def test_a_device_named_like_a_command_of_slack_calls_nobody() -> None:
+    route = http_route(kind="slack", name="s", secret_url="https://x/y", text="<!here> " + DEFAULT_TEXT)
+    _, body = posted(route, alert("<!channel>", message="<@U1> & co"), alert("<!everyone>"))
+    assert body["text"].startswith("<!here> ")
+    assert "<!channel>" not in body["text"]
+    assert "&lt;!channel&gt;" in body["text"]
+    assert "&lt;@U1&gt; &amp; co" in body["text"]
+
+
+def test_a_header_is_one_that_every_server_takes() -> None:
+    for device_id in (" dev", "d" * 5_000, "a\tb"):
+        post, _ = posted(http_route(**WEBHOOK, signing_secret="k"), alert(device_id))
+        assert post.headers["Idempotency-Key"] == post.headers["webhook-id"]
+        assert post.headers["webhook-id"].isalnum()
+
+
+@pytest.mark.parametrize("fields", [{}, {"group_by": ["alert"]}, {"template": '{"v": {{ alert.value | tojson }}}'}])
+def test_an_infinite_number_is_no_json(fields: dict[str, Any]) -> None:
+    post, _ = posted(http_route(**WEBHOOK, **fields), alert(value=float("inf"), threshold=float("nan")))
+    assert b"Infinity" not in post.body
+    assert b"NaN" not in post.body
+
+
+def test_an_event_of_pagerduty_is_never_larger_than_it_takes() -> None:
+    fields = {"kind": "pagerduty", "name": "p", "secret_routing_key": "k", "group_by": ["rule"]}
+    route = http_route(**fields, send_resolved=False, max_alerts=1_000)
+    post, body = posted(route, *(alert(f"d{number}", message="x" * 2_000) for number in range(1_000)))
+    assert len(post.body) <= 512_000
+    details = body["payload"]["custom_details"]
+    assert (details["count"], len(details["alerts"]) + details["omitted"]) == (1_000, 1_000)
+    assert len(details["alerts"]) > 100

@@ -149,15 +149,15 @@ def test_an_unknown_device_is_told_of_until_it_is_known() -> None:
 
 
 def test_silence_is_told_by_time_or_by_the_reading_that_ends_it() -> None:
-    by_time = Device({"kind": "silent", "intervals": 3, "min_ms": 1_000})
-    by_reading = Device({"kind": "silent", "intervals": 3, "min_ms": 1_000})
+    by_time = Device({"kind": "silent", "intervals": 3, "cautious_intervals": 3, "min_ms": 1_000})
+    by_reading = Device({"kind": "silent", "intervals": 3, "cautious_intervals": 3, "min_ms": 1_000})
     for device in (by_time, by_reading):
         assert device.read(*[20.0] * 8) == []
     due_ms = by_time.engine.due_ms(by_time.state, None)
-    assert due_ms == 11 * MINUTE
+    assert due_ms == 11 * MINUTE + 50, "the readings come 50 ms after they were measured"
     assert by_time.engine.advance_time(by_time.state, "d", None, due_ms - 1) is None
     (opened,) = by_time.engine.advance_time(by_time.state, "d", None, due_ms) or []
-    assert opened["opened_at"] == due_ms
+    assert opened["opened_at"] == 11 * MINUTE
     assert by_time.engine.due_ms(by_time.state, None) is None
     for device in (by_time, by_reading):
         device.minute = 19
@@ -174,9 +174,11 @@ def test_nobody_is_silent_of_whom_the_interval_is_not_known() -> None:
 def test_an_alert_closes_when_its_rule_is_gone() -> None:
     device = Device(ABOVE)
     device.read(31)
-    without = Device()
+    without = Device({"kind": "below", "metric": "temperature", "threshold": -50})
     without.state, without.minute, without.count = device.state, device.minute, device.count
-    assert without.read(31) == [("closed", 1, 2)]
+    # At the time of the last reading, but after the begin, so that no other alert of the rule has the same id.
+    assert without.read(31) == [("closed", 1, 1)]
+    assert [(one["closed_at"], one["message"]) for one in device.state.outbox[1:]] == [(60_001, "the rule was removed")]
     assert device.state.open_alerts("d") == []
 
 

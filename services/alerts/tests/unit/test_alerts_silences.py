@@ -16,6 +16,10 @@ from isotherm.alerts.notifications.silence_ends import SilenceEnds
 from isotherm.alerts.routes.silences import Silence, SilenceTable, silence_of
 
 
+def at(second: float) -> datetime:
+    return datetime.fromtimestamp(second, UTC)
+
+
 def record(**fields: Any) -> dict[str, Any]:
     """A decoded Silence record: from 1 s to 2 s, of the rule above in the north."""
     at = [datetime.fromtimestamp(second, UTC) for second in range(4)]
@@ -36,7 +40,7 @@ def record(**fields: Any) -> dict[str, Any]:
 def table_of(*silences: Silence) -> SilenceTable:
     table = SilenceTable()
     for number, silence in enumerate(silences):
-        table.put(str(number), silence)
+        table.put(str(number), silence, 0)
     return table
 
 
@@ -50,7 +54,11 @@ def table_of(*silences: Silence) -> SilenceTable:
         ({"ended_at": datetime.fromtimestamp(1.5, UTC)}, {}, 1_499, True),
         ({"ended_at": datetime.fromtimestamp(1.5, UTC)}, {}, 1_500, False),
         ({}, {"state": "closed"}, 1_000, True),
+        # The opening was told before the silence began.
+        ({}, {"state": "closed", "opened_at": datetime.fromtimestamp(0.9, UTC)}, 1_000, False),
         ({"rules": ["silent"]}, {}, 1_000, False),
+        ({"devices": ["dev[1]"]}, {"device_id": "dev[1]"}, 1_000, True),
+        ({"devices": ["dev[12]"]}, {"device_id": "dev1"}, 1_000, True),
         ({"devices": ["dev-?"]}, {}, 1_000, True),
         ({"groups": {"region": ["south"]}}, {}, 1_000, False),
         ({"alert_id": "dev-1/above/temperature/1", "ends_at": None}, {}, 5_000, True),
@@ -68,7 +76,7 @@ def test_an_unknown_attribute_is_refused_and_a_forgotten_silence_mutes_nothing()
     with pytest.raises(ValueError, match="room"):
         silence_of(record(groups={"room": ["kitchen"]}))
     table = table_of(silence_of(record()))
-    table.put("0", None)
+    table.put("0", None, 1_000)
     assert not table.mutes(alert(), 1_000)
     assert table.ended(0, 9_000) == {}
 
@@ -164,6 +172,25 @@ def test_what_another_silence_still_mutes_is_not_told_yet() -> None:
     assert [one.alert["device_id"] for one in told(ends, 3_000)] == ["open"]
 
 
+def test_a_silence_that_follows_another_tells_what_both_have_muted() -> None:
+    """Who silences the same alerts again, before the first silence ends, muted them with both."""
+    first, second = silence_of(record()), silence_of(record(starts_at=datetime.fromtimestamp(1.9, UTC), ends_at=at(3)))
+    elsewhere = silence_of(record(rules=["silent"], starts_at=at(1), ends_at=at(9)))
+    history = History((alert("open"), 1_500))
+    ends = ends_of(table_of(first, second, elsewhere), history)
+    assert told(ends, 2_500) == []
+    assert [one.alert["device_id"] for one in told(ends, 3_000)] == ["open"]
+    ends.settle(0, 0)
+    assert told(ends, 9_500) == []
+
+
+def test_an_acknowledged_alert_is_not_told_at_the_end_of_a_silence() -> None:
+    acknowledged = record(alert_id="dev-1/above/temperature/1", devices=[], rules=[], groups={}, ends_at=None)
+    history = History((alert("dev-1"), 1_500), (alert("dev-2"), 1_500))
+    ends = ends_of(table_of(silence_of(record()), silence_of(acknowledged)), history)
+    assert [one.alert["device_id"] for one in told(ends, 2_500)] == ["dev-2"]
+
+
 def test_an_end_while_no_process_ran_is_found_by_the_next() -> None:
     history = History((alert("open"), 1_500))
     table = table_of(silence_of(record()))
@@ -176,7 +203,9 @@ def test_an_end_whose_record_is_read_after_it_is_found_and_only_once() -> None:
     table = table_of(silence_of(record(ends_at=datetime.fromtimestamp(60, UTC))))
     ends = ends_of(table, history, read_delay_ms=1_000)
     assert told(ends, 2_300) == []
-    table.put("0", silence_of(record(ends_at=datetime.fromtimestamp(60, UTC), ended_at=datetime.fromtimestamp(2, UTC))))
+    table.put(
+        "0", silence_of(record(ends_at=datetime.fromtimestamp(60, UTC), ended_at=datetime.fromtimestamp(2, UTC))), 2_000
+    )
     assert [one.alert["device_id"] for one in told(ends, 2_400)] == ["open"]
     ends.settle(0, 0)
     assert ends.checked_ms == 1_400
@@ -189,3 +218,40 @@ def test_a_silence_over_an_empty_topic_ends_quietly() -> None:
     ends = ends_of(table_of(silence_of(record())), History())
     assert told(ends, 5_000) == []
     assert ends.checked_ms == 5_000
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        record(devices=["dev-9"], ends_at=datetime.fromtimestamp(60, UTC)),
+        record(starts_at=datetime.fromtimestamp(1.9, UTC), ends_at=datetime.fromtimestamp(60, UTC)),
+        None,
+    ],
+)
+def test_what_a_silence_muted_before_it_became_another_one_is_told(newer: dict[str, Any] | None) -> None:
+    history = History((alert("dev-1"), 1_500), (alert("dev-9"), 1_600))
+    table = table_of(silence_of(record()))
+    ends = ends_of(table, history)
+    table.put("0", None if newer is None else silence_of(newer), 1_800)
+    kept = ["dev-1"] if newer is not None and newer["devices"] else ["dev-1", "dev-9"]
+    assert [one.alert["device_id"] for one in told(ends, 1_950)] == kept
+    for number in range(2):
+        ends.settle(0, number)
+    assert told(ends, 1_990) == []
+
+
+def test_a_silence_that_only_becomes_longer_goes_on() -> None:
+    history = History((alert("dev-1"), 1_500))
+    table = table_of(silence_of(record()))
+    ends = ends_of(table, history)
+    table.put("0", silence_of(record(ends_at=datetime.fromtimestamp(3, UTC))), 1_800)
+    assert told(ends, 2_900) == []
+    assert [one.alert["device_id"] for one in told(ends, 3_000)] == ["dev-1"]
+
+
+def test_an_alert_that_closes_while_a_route_searches_is_not_told_as_open_afterwards() -> None:
+    history = History((alert("dev-1"), 1_500), (alert("dev-2"), 1_600))
+    ends = ends_of(table_of(silence_of(record())), history)
+    assert ends.step(2_500) == []
+    ends.note(alert("dev-1", "closed"))
+    assert [one.alert["device_id"] for one in told(ends, 2_500)] == ["dev-2"]

@@ -38,7 +38,7 @@ from isotherm.servicekit.avro import (
 WINDOW_MS = 60_000
 RULES = [
     {"kind": "above", "metric": "temperature", "threshold": 30},
-    {"kind": "silent", "intervals": 3, "min_ms": 1_000},
+    {"kind": "silent", "intervals": 3, "cautious_intervals": 3, "min_ms": 1_000},
 ]
 BOOK = AlertsSettings.model_validate({"rules": RULES}).rule_book()
 ENGINE = RuleEngine(BOOK, DeviceTable(BOOK, {}).default_bounds, reorder_ms=5_000)

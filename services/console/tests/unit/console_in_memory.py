@@ -26,6 +26,7 @@ from isotherm.console.dead_letters.record import OpenRecords, QueuedRecord, take
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser
 from isotherm.console.devices.device_states import DeviceRecordCache
+from isotherm.console.devices.rules import OUTCOME, OUTCOME_PREFIX, TRIAL, AlertRule, RuleControl, Rules
 from isotherm.console.devices.silences import SilenceControl, Silences
 from isotherm.console.errors import ConflictError, NotFoundError, UnavailableError
 from isotherm.console.records.decoding import value_decoder
@@ -279,6 +280,9 @@ class World:
         self.condition.ready()
         self.records: list[tuple[str, str, Any]] = []
         self.silences = SilenceControl(Silences(), self, lambda: NOW)
+        self.rules = RuleControl(Rules(), self, lambda: NOW, lambda: "1")
+        self.rule_answer: dict[str, Any] | None = {}
+        """What the alerts service answers to a request to try a rule; None: nothing."""
         settings, decode = ConsoleSettings(auth=auth or AuthSettings()), value_decoder(Decoder(self.schemas))
         self.health.ready("start")
         self.cluster.update_plugin(KLASS, PLUGIN)
@@ -309,6 +313,7 @@ class World:
                     settings.search,
                 ),
                 silences=self.silences,
+                rules=self.rules,
                 decode=decode,
                 cluster_id=lambda: "cluster-1",
                 now_ms=lambda: NOW,
@@ -322,6 +327,13 @@ class World:
     def put(self, topic: str, _schema: Any, key: str, record: Any) -> None:
         """Keep a record that the console writes."""
         self.records.append((topic, key, record))
+        if record.get("role") == TRIAL and self.rule_answer is not None:
+            about, times = OUTCOME_PREFIX + key, ("alerts", NOW, "alerts", NOW)
+            self.rules.rules.update(about, AlertRule(about, OUTCOME, "", *times, **self.rule_answer))
+
+    def remove(self, topic: str, key: str) -> None:
+        """Keep a tombstone that the console writes."""
+        self.records.append((topic, key, None))
 
     def say(self, connector: str, task: int, state: str = "RUNNING", **more: Any) -> None:
         record = said(connector, task, state=state, **more)

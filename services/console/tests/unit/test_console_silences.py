@@ -58,6 +58,26 @@ def test_a_silence_is_one_record_and_the_same_call_again_is_none() -> None:
         assert [record["comment"] for _, _, record in world.records] == ["works", "more works"]
 
 
+def test_the_same_call_a_moment_later_is_none_and_a_longer_one_keeps_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Routes tell at the end what was muted since the start, so an active silence must not begin later."""
+    with world_of() as world:
+        first = put(world).json()
+        monkeypatch.setattr(world.silences, "_clock_ms", lambda: NOW + HOUR_MS // 2)
+        assert put(world).json() == first
+        assert len(world.records) == 1
+        longer = put(world, duration_ms=2 * HOUR_MS).json()
+        assert (longer["starts_at"], longer["ends_at"]) == (NOW, NOW + 2 * HOUR_MS)
+        monkeypatch.setattr(world.silences, "_clock_ms", lambda: NOW + 3 * HOUR_MS)
+        again = put(world).json()
+        assert (again["starts_at"], again["created_at"]) == (NOW + 3 * HOUR_MS, NOW + 3 * HOUR_MS)
+
+
+def test_a_comment_that_is_too_long_is_refused_and_not_cut() -> None:
+    with world_of() as world:
+        answer = world.http.put(f"/isotherm/acknowledgements/{ALERT}", json={"comment": "x" * 2_001})
+        assert (answer.status_code, world.records) == (400, [])
+
+
 def test_a_maintenance_window_begins_later() -> None:
     with world_of() as world:
         assert put(world, kind="maintenance", starts_at=NOW + HOUR_MS).json()["state"] == "pending"
@@ -153,6 +173,8 @@ def test_a_silence_covers_what_every_list_names() -> None:
     assert silence.covers(alert, {"region": "north"})
     assert not silence.covers(alert, {"region": None})
     assert not silence.covers(alert._replace(device_id="x"), {"region": "north"})
+    named = Silence("s", "silence", None, ("dev[1]",), (), {}, 0, 1, "", "u", 0)
+    assert named.covers(alert._replace(device_id="dev[1]"), {})
 
 
 def open_alert(device_id: str, **fields: Any) -> Alert:

@@ -32,6 +32,7 @@ ROUTES = (
     "INSERT INTO thermostat.data SELECT id AS device_id, t AS value, sequence, event_time FROM devices/+/temperature"
 )
 Headers = list[tuple[str, str | bytes | None]]
+TOMBSTONE = b"(a null value)"
 
 
 def wait_until(what: str, done: Callable[[], bool], limit_s: float = WAIT_S) -> None:
@@ -56,7 +57,7 @@ class Topics:
         return clients.admin(self.kafka, "reader")
 
     def raw(self, topic: str, key_prefix: str = "") -> list[tuple[str, bytes, dict[str, str]]]:
-        """(key, value, headers) of every record whose key begins so."""
+        """(key, value, headers) of every record whose key begins so; a tombstone has the value TOMBSTONE."""
         prefix = key_prefix.encode()
         consumer = clients.consumer_to_the_end(self.kafka, f"reader-{uuid.uuid4()}")
         try:
@@ -64,7 +65,7 @@ class Topics:
             return [
                 (
                     (message.key() or b"").decode(),
-                    message.value() or b"",
+                    TOMBSTONE if (value := message.value()) is None else value,
                     {name: _decoded(value) for name, value in cast(Headers, message.headers() or [])},
                 )
                 for message in messages

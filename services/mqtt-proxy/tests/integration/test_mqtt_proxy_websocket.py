@@ -95,9 +95,12 @@ def test_a_real_client_publishes_readings_and_raw_payloads(proxy: Proxy, web_por
                 # Larger than one read of the server, and no reading of any kind.
                 raw.append(bytes(range(256)) * 200 + bytes([version, qos]))
                 publish(client, f"devices/{device}/event", raw[-1], qos)
+                # Nothing is bytes as well, and no tombstone.
+                raw.append(b"")
+                publish(client, f"devices/{device}/event", raw[-1], qos)
                 values.append(len(values) / 4)
                 publish(client, reading, b'{"t": %r}' % values[-1], qos)
-    wait_until("QoS 0 is stored too", lambda: proxy.metric("readings_stored_total") == 12)
+    wait_until("QoS 0 is stored too", lambda: proxy.metric("readings_stored_total") == 18)
     assert sorted(proxy.topics.values(device)) == values
     stored = proxy.topics.raw(events)
     assert sorted(value for _, value, _ in stored) == sorted(raw)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 import uvloop
@@ -19,7 +20,9 @@ from test_mqtt_proxy_security import certificates
 from test_mqtt_websocket import frame, request
 
 from isotherm.mqtt_proxy.access.tls import server_context
+from isotherm.mqtt_proxy.balancers import TrustedBalancers
 from isotherm.mqtt_proxy.protocol.proxy_header import MAX_HEADER_BYTES
+from isotherm.mqtt_proxy.server.admission import Admission
 from isotherm.mqtt_proxy.server.listeners import open_listeners
 from isotherm.mqtt_proxy.settings import TlsSettings
 
@@ -202,6 +205,24 @@ def test_another_address_than_a_balancer_is_refused() -> None:
     with balanced(trusted="10.0.0.0/8") as made:
         assert made.receive(made.connect(proxied(ANNA) + CONNECT), 4) == b""
         assert (made.refused, made.connections) == ({"untrusted balancer": 1}, 0)
+
+
+def test_a_socket_for_which_no_descriptor_is_left_is_counted() -> None:
+    class Exhausted(asyncio.Transport):
+        def get_extra_info(self, name: str, default: Any = None) -> Any:
+            return ("127.0.0.1", 1) if name == "peername" else self
+
+        def dup(self) -> None:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        def abort(self) -> None:
+            """The listener's own descriptor is closed."""
+
+    with balanced() as server:
+        admission = Admission(server.world.server, None)
+        admission.protocol(cast(Any, None), TrustedBalancers(["127.0.0.0/8"])).connection_made(Exhausted())
+        assert server.refused == {"no descriptor is left": 1}
+        assert server.connections == 0
 
 
 def test_a_socket_counts_before_its_header_came() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import example, given
 
 import isotherm.schemas
 from isotherm.mqtt_proxy.codec.packets import Publish
-from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
+from isotherm.mqtt_proxy.hotpath import session_skim
+from isotherm.mqtt_proxy.hotpath.compiled import CompiledSkim
+from isotherm.mqtt_proxy.sessions.dormant import DormantSessions, Skim
 from isotherm.mqtt_proxy.sessions.records import from_record, to_record
 from isotherm.mqtt_proxy.sessions.skimming import SessionSkim, Skimmed
 from isotherm.mqtt_proxy.sessions.store import StoredState
@@ -66,10 +70,14 @@ def is_plain(client_id: str, state: StoredState) -> bool:
     )
 
 
-@given(clients, states)
-def test_a_session_that_the_server_wrote(client_id: str, state: StoredState) -> None:
+both_ways = pytest.mark.parametrize("make_skim", [SessionSkim, CompiledSkim])
+
+
+@both_ways
+@given(client_id=clients, state=states)
+def test_a_session_that_the_server_wrote(make_skim: Callable[[int], Skim], client_id: str, state: StoredState) -> None:
     value = encoded(client_id, state)
-    skimmed = SessionSkim(SCHEMA_ID)(client_id, value)
+    skimmed = make_skim(SCHEMA_ID)(client_id, value)
     expected = Skimmed(state.owner or 0, state.expiry_s, state.expires_at_ms)
     assert skimmed == (expected if is_plain(client_id, state) else None)
 
@@ -91,6 +99,7 @@ def test_arbitrary_bytes(
         data[at % len(data)] = byte
     value = bytes(data[:length] + more)
     skimmed = SessionSkim(SCHEMA_ID)(client_id, value)
+    assert skimmed == CompiledSkim(SCHEMA_ID)(client_id, value)
     if skimmed is not None:
         # Raises where the decoder does not accept what was skimmed.
         found = decoded(value)
@@ -98,25 +107,35 @@ def test_arbitrary_bytes(
         assert found.will is None
 
 
-def test_another_schema_and_another_client_are_decoded() -> None:
+@both_ways
+def test_another_schema_and_another_client_are_decoded(make_skim: Callable[[int], Skim]) -> None:
     value = encoded("c", StoredState(1, 60))
-    assert SessionSkim(SCHEMA_ID)("c", value) == (0, 60, None)
-    assert SessionSkim(SCHEMA_ID + 1)("c", value) is None
-    assert SessionSkim(SCHEMA_ID)("d", value) is None
+    assert make_skim(SCHEMA_ID)("c", value) == (0, 60, None)
+    assert make_skim(SCHEMA_ID + 1)("c", value) is None
+    assert make_skim(SCHEMA_ID)("d", value) is None
 
 
-def test_times_that_the_decoder_cannot_represent_are_decoded() -> None:
+@both_ways
+def test_times_that_the_decoder_cannot_represent_are_decoded(make_skim: Callable[[int], Skim]) -> None:
     late = bytearray(encoded("c", StoredState(1, 60, 253_402_300_799_999)))
-    assert SessionSkim(SCHEMA_ID)("c", bytes(late)) is not None
+    assert make_skim(SCHEMA_ID)("c", bytes(late)) is not None
     late[-4] |= 0x40
-    assert SessionSkim(SCHEMA_ID)("c", bytes(late)) is None
+    assert make_skim(SCHEMA_ID)("c", bytes(late)) is None
 
 
-@given(st.dictionaries(clients, states, max_size=8))
-def test_a_start_with_and_without_the_skim(sessions: dict[str, StoredState]) -> None:
+def test_compiled_code_skims_unless_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ISOTHERM_PURE_PYTHON", raising=False)
+    assert isinstance(session_skim(SCHEMA_ID), CompiledSkim)
+    monkeypatch.setenv("ISOTHERM_PURE_PYTHON", "1")
+    assert isinstance(session_skim(SCHEMA_ID), SessionSkim)
+
+
+@both_ways
+@given(sessions=st.dictionaries(clients, states, max_size=8))
+def test_a_start_with_and_without_the_skim(make_skim: Callable[[int], Skim], sessions: dict[str, StoredState]) -> None:
     """The same sessions are restored, with the same wills, and expire at the same time."""
     values = {client_id: encoded(client_id, state) for client_id, state in sessions.items()}
-    skimming = DormantSessions(decoded, NOW_MS, SessionSkim(SCHEMA_ID))
+    skimming = DormantSessions(decoded, NOW_MS, make_skim(SCHEMA_ID))
     decoding = DormantSessions(decoded, NOW_MS)
     owners = [made.take_over(dict(values), lambda owner: owner % 2 == 0) for made in (skimming, decoding)]
     assert owners[0] == owners[1] == {state.owner or 0 for state in sessions.values()}

@@ -45,8 +45,48 @@ def problems(settings: Mapping[str, str]) -> str:
             "listener.trusted_balancers.1 (--set): '10.0.0.1/8' is not allowed: ",
         ),
         ({"websocket.proxy_protocol": "true", "websocket.trusted_balancers": "here"}, "allowed are networks such as"),
+        (
+            {"listener.proxy_protocol": "true", "listener.trusted_balancers": "::ffff:10.0.0.0/104"},
+            "listener.trusted_balancers.0 (--set): '::ffff:10.0.0.0/104' is not allowed: Value error, IPv4 within IPv6",
+        ),
         ({"listener.trusted_balancers": "10.0.0.0/8"}, "without proxy_protocol=true nothing reads them"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, str], says: str) -> None:
     assert says in problems(settings)
+
+
+def origins_of(*origins: str) -> list[str]:
+    settings = GOOD | {"websocket.origins": ",".join(origins)}
+    overrides = [f"{key}={value}" for key, value in settings.items()]
+    return load(ProxySettings, SERVICE, environ={}, overrides=overrides).websocket.origins
+
+
+@pytest.mark.parametrize(
+    ("origin", "says"),
+    [
+        ("app.example", "no scheme and host"),
+        ("app.example:8080", "no scheme and host"),
+        ("//app.example", "no scheme and host"),
+        ("https://user@app.example", "no scheme and host"),
+        ("https://app.example:", "no scheme and host"),
+        ("null", "no scheme and host"),
+        ("https://app.example/page", "nothing behind the host and port"),
+        ("https://app.example?", "nothing behind the host and port"),
+        ("https://bücher.example", "xn--"),
+        ("https://app.example:443", "leave out the port 443 of https"),
+        ("https://app.example:port", "Port could not be cast"),
+    ],
+)
+def test_an_origin_that_no_browser_sends_is_named(origin: str, says: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        origins_of("https://good.example", origin)
+    text = str(caught.value)
+    assert f"websocket.origins.1 (--set): {origin!r} is not allowed: " in text
+    assert says in text
+    assert "allowed are origins such as" in text
+
+
+def test_origins_that_browsers_send_are_allowed() -> None:
+    origins = ["*", "https://app.example", "http://10.0.0.1:8080/", "https://[fd00::1]:8443", "app://obsidian.md"]
+    assert origins_of(*origins) == origins

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
+from isotherm.mqtt_proxy.delivery.transactional_writer import SuccessorUnknownError
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
+from isotherm.mqtt_proxy.service import Proxy
 from isotherm.servicekit.avro import RegistryUnavailableError
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
@@ -45,3 +50,29 @@ def test_an_error_that_no_wait_cures_ends_the_start() -> None:
 
     with pytest.raises(ValueError, match="broken"):
         asyncio.run(start(call, Health(), Stop()))
+
+
+def test_a_successor_is_named_and_unknown_while_kafka_or_the_registry_is_away() -> None:
+    answers: list[dict[int, str] | Exception] = [
+        {},
+        {2: "other-host:17"},
+        KafkaException(KafkaError(KafkaError._TRANSPORT)),
+        RegistryUnavailableError("away"),
+    ]
+    asked: list[list[int]] = []
+
+    def others(ordinals: list[int], _is_over: object) -> dict[int, str]:
+        asked.append(ordinals)
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    parts = {"_conflicts": SimpleNamespace(others=others), "_settings": SimpleNamespace(ordinal=2)}
+    proxy = cast(Proxy, SimpleNamespace(**parts, _writer=SimpleNamespace(is_given_up=lambda: False)))
+    assert Proxy._find_successor(proxy) is None
+    assert Proxy._find_successor(proxy) == "other-host:17"
+    while answers:
+        with pytest.raises(SuccessorUnknownError):
+            Proxy._find_successor(proxy)
+    assert asked == [[2]] * 4

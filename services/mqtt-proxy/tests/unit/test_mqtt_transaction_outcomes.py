@@ -13,6 +13,7 @@ from isotherm.mqtt_proxy.delivery import transactional_writer
 from isotherm.mqtt_proxy.delivery.transactional_writer import (
     FatalTransactionError,
     FencedError,
+    SuccessorUnknownError,
     TransactionalWriter,
     WriteResult,
 )
@@ -43,6 +44,7 @@ class World:
         """By key, the error with which a record is delivered; None leaves its place unknown."""
         self.reports: list[Callable[[], None]] = []
         self.is_committed = True
+        self.successor: str | None = None
         self.first_offset = 39
         self.writer = TransactionalWriter(
             lambda: cast(Producer, ScriptedProducer(self)),
@@ -51,6 +53,7 @@ class World:
             is_committed=self._asked,
             on_replacing=lambda _reason: self.calls.append("replacing"),
             on_replaced=lambda: self.calls.append("replaced"),
+            find_successor=self._find_successor,
         )
 
     def open(self) -> None:
@@ -73,6 +76,13 @@ class World:
             self.now_s += seconds
 
         self.answers.setdefault(call, []).append(wait)
+
+    def _find_successor(self) -> str | None:
+        self.calls.append("find successor")
+        for answer in self.answers.get("find successor", ())[:1]:
+            self.answers["find successor"].pop(0)
+            answer()
+        return self.successor
 
     def _asked(self, topic: str, partition: int, offset: int) -> bool:
         self.calls.append(f"asked {topic} {partition} {offset}")
@@ -297,6 +307,55 @@ def test_a_stop_ends_the_wait_for_the_coordinator(world: World) -> None:
     stop.set()
     world.writer.open(stop)
     assert world.calls == []
+
+
+@pytest.mark.parametrize(("call", "error"), [("commit", KafkaError._TIMED_OUT), ("commit", FENCED), ("begin", FENCED)])
+def test_a_writer_that_stood_still_does_not_fence_who_has_taken_over(world: World, call: str, error: int) -> None:
+    """As after SIGSTOP in a transaction, for longer than a standby looks for heartbeats and than Kafka waits."""
+    world.successor = "other-host:17"
+    world.fails(call, failure(error), after_s=TIMEOUT_S)
+    world.fails("abort", failure(error))
+    with pytest.raises(FencedError, match="other-host:17 has taken over"):
+        world.write()
+    assert world.calls[-2:] == ["replacing", "find successor"]
+
+
+def test_a_writer_that_stood_still_goes_on_when_nobody_has_taken_over(world: World) -> None:
+    world.fails("commit", failure(KafkaError._TIMED_OUT), after_s=TIMEOUT_S)
+    assert world.write() is WriteResult.COMMITTED
+    assert world.calls == [*COMMIT, "replacing", "find successor", *REPLACED[1:], "asked t 3 40"]
+
+
+def test_who_has_the_id_is_asked_until_kafka_tells_and_again_after_each_attempt_without_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[ScriptedProducer] = []
+
+    def make() -> ScriptedProducer:
+        made.append(ScriptedProducer(world))
+        return made[-1]
+
+    monkeypatch.setattr(transactional_writer, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(world.writer, "_make_producer", make)
+    world.takes("commit", LATE_S + 1)
+    world.fails("init", failure(KafkaError._TIMED_OUT, retriable=True), after_s=5.0)
+    world.fails("find successor", SuccessorUnknownError("Kafka is away"), after_s=10.0)
+    assert world.write() is WriteResult.COMMITTED
+    asked = ["find successor", "find successor"]
+    assert world.calls == [*COMMIT, "replacing", "init 5.0", *asked, "init 5.0", "replaced"]
+    assert len(made) == 2, "an initialisation without an answer may still be on its way: its producer is gone"
+
+
+def test_the_end_of_the_process_ends_the_wait_for_who_has_the_id(world: World) -> None:
+    world.fails("commit", failure(KafkaError._TIMED_OUT), after_s=TIMEOUT_S)
+    world.answers["find successor"] = [world.writer.give_up]
+    with pytest.raises(FatalTransactionError, match="told to end"):
+        world.write()
+    world.fails("commit", failure(KafkaError._TIMED_OUT), after_s=TIMEOUT_S)
+    world.fails("find successor", SuccessorUnknownError("Kafka is away"))
+    with pytest.raises(FatalTransactionError, match="told to end"):
+        world.write()
+    assert world.calls == [*COMMIT, "replacing", "find successor"]
 
 
 def test_no_other_producer_begins_when_the_process_ends(world: World) -> None:

@@ -26,6 +26,7 @@ class Served:
         self.closed: list[tuple[Reason, str]] = []
         self.told: list[str] = []
         self.holds = False
+        self.ended = self.was_accepted = False
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -40,6 +41,7 @@ class Served:
         return self.holds
 
     def close(self, reason: Reason, detail: str) -> None:
+        self.ended = True
         self.closed.append((reason, detail))
         self.transport.close()
 
@@ -112,11 +114,14 @@ def test_a_refused_handshake_is_answered_counted_and_closed() -> None:
     assert world.served.closed[0][0] is Reason.PROTOCOL_ERROR
 
 
-def test_a_text_frame_ends_the_connection() -> None:
+@pytest.mark.parametrize("was_accepted", [False, True])
+def test_a_text_frame_ends_the_connection_and_is_counted_before_its_connack(was_accepted: bool) -> None:
     world = World().open()
+    world.served.was_accepted = was_accepted
     world.protocol.data_received(frame(1, b"text"))
     assert [opcode for opcode, _ in frames(world.sent())] == [Opcode.CLOSE]
     assert world.served.closed == [(Reason.PROTOCOL_ERROR, "WebSocket: a text frame")]
+    assert world.metrics.connection_attempts == ({} if was_accepted else {"protocol error": 1})
     assert world.wire.closed
 
 

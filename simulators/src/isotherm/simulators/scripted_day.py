@@ -75,7 +75,7 @@ class ScriptedDay:
         ] + [
             {"kind": "rate", "metric": "temperature", "threshold": 8, "hysteresis": 4, "window_ms": 3 * interval_ms},
             {"kind": "flat", "metric": "temperature", "tolerance": 0.01, "for_ms": 12 * interval_ms},
-            {"kind": "silent", "intervals": 5, "min_ms": 1_000},
+            {"kind": "silent", "intervals": 5, "cautious_intervals": 5, "min_ms": 1_000},
             {"kind": "unknown-device", "for_ms": 0, "severity": "info"},
         ]
 

@@ -175,6 +175,26 @@ class Connect:
         """Acknowledge an alert; return the acknowledgement."""
         return self._json("PUT", f"/isotherm/acknowledgements/{quote(alert_id, safe='')}", {"comment": comment})
 
+    def rules(self) -> Json:
+        """Return the rules of the topic."""
+        return self._json("GET", "/isotherm/rules")
+
+    def rule(self, rule_id: str) -> Json:
+        """Return a rule of the topic."""
+        return self._json("GET", f"/isotherm/rules/{quote(rule_id, safe='')}")
+
+    def put_rule(self, rule_id: str, rule: Json) -> Json:
+        """Create or change a rule; return it."""
+        return self._json("PUT", f"/isotherm/rules/{quote(rule_id, safe='')}", {"rule": rule})
+
+    def delete_rule(self, rule_id: str) -> None:
+        """Remove a rule."""
+        self._send("DELETE", f"/isotherm/rules/{quote(rule_id, safe='')}")
+
+    def try_rule(self, rule: Json, hours: int) -> Json:
+        """Return how often a rule would have fired in the last hours."""
+        return self._json("POST", "/isotherm/rule-trials", {"rule": rule, "hours": hours})
+
     def _json(self, method: str, path: str, body: Json = None) -> Json:
         return self._send(method, path, body).json()
 

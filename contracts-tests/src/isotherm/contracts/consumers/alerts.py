@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from pact import match
 
 from isotherm.alerts.engine.reading import Reading
 from isotherm.alerts.input.device_table_follower import READER as DEVICE
 from isotherm.alerts.input.reading_converter import ReadingConverter
+from isotherm.alerts.live_rules.group_mean_follower import READER as GROUP
+from isotherm.alerts.live_rules.group_mean_follower import GroupMeanFollower
+from isotherm.alerts.live_rules.rule_follower import RuleFollower
+from isotherm.alerts.live_rules.rule_records import SCHEMA as RULE
+from isotherm.alerts.live_rules.rule_records import TrialRequest
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.notifications.route_runner import READER as ALERT
 from isotherm.alerts.notifications.silence_follower import READER as SILENCE
 from isotherm.alerts.routes.notification import Notification, alert_json
 from isotherm.alerts.routes.silences import SilenceTable, silence_of
 from isotherm.alerts.rules.device_table import DeviceTable
+from isotherm.alerts.rules.group_means import GroupMeans
+from isotherm.alerts.rules.rule_sources import RuleSources
 from isotherm.connector.distributed.publishing import CONNECTORS
 from isotherm.contracts.consumers.standalone import reconciles
 from isotherm.contracts.harness import Harness, Message, RecordingProducer
@@ -25,6 +33,7 @@ from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
 from isotherm.contracts.partitions import murmur2_partition, partition_of
 from isotherm.contracts.providers.alerts import PARTITIONS, SETTINGS, processor, source
+from isotherm.kcql.dates import utc
 from isotherm.servicekit.avro import Decoder
 from isotherm.servicekit.health import Health
 
@@ -109,14 +118,14 @@ def _posts(harness: Harness, found: Message) -> object:
 def _mutes(harness: Harness, found: Message) -> object:
     silence = silence_of(Decoder(harness.registry, SILENCE)(found.value).record)
     table = SilenceTable()
-    table.put(found.key, silence)
+    table.put(found.key, silence, 0)
     alert = {"alert_id": scenario.ALERT_ID, "device_id": scenario.DEVICE, "rule": "above", "severity": "warning"}
     for state, region, is_muted in (
         ("opened", "north", True),
         ("opened", "south", silence.alert_id is not None),
         ("closed", "north", silence.alert_id is None),
     ):
-        stated = alert | {"state": state, "attributes": {"region": region}}
+        stated = alert | {"state": state, "attributes": {"region": region}, "opened_at": utc(scenario.START_MS)}
         expect(f"mutes {state} of {region}", table.mutes(stated, scenario.START_MS), is_muted)
     expect("mutes before", table.mutes(alert | {"state": "opened", "attributes": {}}, scenario.START_MS - 1), False)
     return silence
@@ -136,7 +145,76 @@ def _silence(name: str, silence_id: str, **value: Any) -> Need:
     )
 
 
+def _follows(harness: Harness, found: Message) -> object:
+    """Apply a record of the topic of rules; return the rules by then, and the requests to try one."""
+    requests: list[TrialRequest] = []
+    sources = RuleSources([], {})
+    trials = cast(Any, SimpleNamespace(request=requests.append))
+    follower = RuleFollower(found.topic, cast(Any, None), harness.registry, sources, trials, Metrics())
+    follower._apply(cast(Any, _Record(found)))
+    expect("problems", sources.problems, {})
+    definition = Decoder(harness.registry, RULE)(found.value).record["definition"]
+    if requests:
+        expect("request", requests, [TrialRequest(found.key, definition, 0, requests[0].requested_by, 1)])
+    else:
+        expect("rules", set(sources.book.rules), {scenario.RULE_ID})
+    return requests, sources.book.versions
+
+
+class _Record:
+    """A record as the client gives it."""
+
+    def __init__(self, found: Message) -> None:
+        self._found = found
+
+    def key(self) -> bytes:
+        return self._found.key.encode()
+
+    def value(self) -> bytes | None:
+        return self._found.value
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1
+
+
+def _compares(harness: Harness, found: Message) -> object:
+    means = GroupMeans()
+    record = Decoder(harness.registry, GROUP)(found.value).record
+    GroupMeanFollower(found.topic, cast(Any, None), harness.registry, means, Metrics())._apply(found.value)
+    mean = means.get(record["attribute"], record["group"], record["metric"])
+    if mean is None:
+        raise UnusableError("the table has no mean of the group")
+    expect("window_end", mean.window_end_ms, scenario.START_MS + scenario.WINDOW_MS)
+    return record["attribute"], record["group"], record["metric"], mean
+
+
+def _rule(name: str, key: str, role: str, **value: Any) -> Need:
+    given = {"role": role, "definition": scenario.RULE_DEFINITION}
+    return Need("alerts", "console", name, SETTINGS.rules_topic, "AlertRule", 1, key, given | value, process=_follows)
+
+
 NEEDS = (
+    _rule(scenario.RULE_STORED, scenario.RULE_ID, "rule"),
+    _rule(scenario.RULE_TRIED, "trial/1", "trial", rule_id="trial/1", hours=0, updated_by=match.type("user")),
+    Need(
+        "alerts",
+        "aggregator",
+        scenario.GROUP,
+        SETTINGS.groups_topic,
+        "TemperatureGroup",
+        1,
+        None,
+        {
+            "attribute": "region",
+            "group": "north",
+            "metric": "temperature",
+            "window_end": scenario.START_MS + scenario.WINDOW_MS,
+            "device_count": match.integer(1),
+            "mean": match.number(21.5),
+            "revision": match.integer(1),
+        },
+        process=_compares,
+    ),
     _silence(
         scenario.SILENCED,
         "a-silence",

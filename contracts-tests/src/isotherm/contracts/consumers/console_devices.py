@@ -6,7 +6,7 @@ from typing import Any
 
 from pact import match
 
-from isotherm.console.devices import alerts, device_states, provisioned, silences, windows
+from isotherm.console.devices import alerts, device_states, provisioned, rules, silences, windows
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
@@ -64,6 +64,45 @@ def _silence(name: str, silence_id: str, **value: Any) -> Need:
     return Need("console", "console", name, silences.TOPIC, "Silence", 1, silence_id, given | value, _is_silence)
 
 
+def _is_rule(harness: Harness, found: Message) -> object:
+    rule = rules.rule_of(Decoder(harness.registry, rules.SCHEMA)(found.value).record)
+    known = rules.Rules()
+    known.update(found.key, rule)
+    expect("rules", known.listed(), [rule])
+    expect("id", rule.rule_id, found.key)
+    expect("rule", rules.id_of(rule.rule), found.key)
+    return rule
+
+
+def _is_outcome(harness: Harness, found: Message) -> object:
+    outcome = rules.rule_of(Decoder(harness.registry, rules.SCHEMA)(found.value).record)
+    known = rules.Rules()
+    known.update(found.key, outcome)
+    expect("outcome", known.wait_for_outcome("trial/1", 0), outcome)
+    expect("rules", known.listed(), [])
+    return outcome
+
+
+def _rule(provider: str, name: str, key: str, is_it: Any, **value: Any) -> Need:
+    given = {
+        "rule_id": key,
+        "definition": scenario.RULE_DEFINITION,
+        "created_by": match.type("user"),
+        "created_at": scenario.START_MS,
+        "updated_by": match.type("user"),
+        "updated_at": scenario.START_MS,
+        "hours": 0,
+        "problem": None,
+        "fired": match.integer(0),
+        "devices": match.integer(0),
+        "readings": match.integer(0),
+        "from": None,
+        "until": None,
+        "is_complete": match.type(True),
+    }
+    return Need("console", provider, name, rules.TOPIC, "AlertRule", 1, key, given | value, is_it)
+
+
 def _is_window(harness: Harness, found: Message) -> object:
     record = Decoder(harness.registry, windows.SCHEMA)(found.value).record
     if not found.key.encode().startswith(windows.key_prefix(record["device_id"])):
@@ -108,6 +147,8 @@ def _window(name: str, device_id: str, escaped: str) -> Need:
 
 
 NEEDS = (
+    _rule("console", scenario.RULE_STORED, scenario.RULE_ID, _is_rule, role="rule"),
+    _rule("alerts", scenario.RULE_OUTCOME, "outcome/trial/1", _is_outcome, role="outcome"),
     _silence(
         scenario.SILENCED,
         "a-silence",

@@ -13,6 +13,9 @@ from isotherm.alerts import service
 from isotherm.alerts.engine.reading import Reading
 from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.input.reading_converter import ReadingConverter
+from isotherm.alerts.live_rules.live_rules import sources_of
+from isotherm.alerts.live_rules.rule_records import TrialRequest
+from isotherm.alerts.live_rules.trial_runner import TrialClients, TrialRunner
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.settings import AlertsSettings
@@ -60,12 +63,16 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         asyncio.run(_dead_letter(harness, metrics))
         dead = found[-1]
         del found[:]
+        _answer(harness)
+        outcome = found[-1]
+        del found[:]
         statuses = seam.reported(_running(metrics)._reporter(), found)
     return {
         scenario.ALERT_OPENED: opened,
         scenario.ALERT_CLOSED: closed,
         scenario.DEVICE_STATE: state,
         scenario.DEAD_LETTER: dead,
+        scenario.RULE_OUTCOME: outcome,
         **statuses,
     }
 
@@ -85,6 +92,24 @@ async def _dead_letter(harness: Harness, metrics: Metrics) -> None:
     headers = [("mqtt.topic", b"devices/dev-0001/temperature")]
     record = source("thermostat.data", 0, scenario.DEVICE, b'{"t":21.5}', headers)
     assert await converter.convert(record) is None
+
+
+def _answer(harness: Harness) -> None:
+    """Answer a request to check a rule."""
+    clients = service._rule_clients(SETTINGS)
+    runner = TrialRunner(
+        SETTINGS.rules_topic,
+        SETTINGS.input_topics,
+        TrialClients(clients.trial, clients.outcomes, harness.registry),
+        sources_of(SETTINGS),
+        lambda rule: cast(Any, rule),
+        lambda: True,
+        SETTINGS.name,
+        now_ms=lambda: scenario.START_MS,
+    )
+    runner.request(TrialRequest("trial/1", scenario.RULE_DEFINITION, 0, "user", scenario.START_MS))
+    runner._answer_next()
+    runner._write(clients.outcomes())
 
 
 def source(topic: str, partition: int, key: str, value: bytes, headers: object) -> Any:

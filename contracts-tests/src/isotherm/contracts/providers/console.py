@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 
@@ -13,6 +14,7 @@ from isotherm.connector.state.target_follower import READER, TargetState
 from isotherm.console.cluster.control_topics import ControlTopicWriter, PendingWrites
 from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connectors.control import ConnectorControl
+from isotherm.console.devices.rules import OUTCOME_PREFIX, AlertRule, RuleControl, Rules
 from isotherm.console.devices.silences import Silence, SilenceControl, Silences
 from isotherm.contracts import seam
 from isotherm.contracts.harness import Harness, Message
@@ -61,14 +63,27 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         cluster.update_connector(given.name, _decoded(harness, found[-1]), scenario.START_MS)
         control.restart_task(given.name, 0)
         _silence(writer)
-    created, paused, _, restarted, silence, acknowledgement = found
+        _store_rule(writer)
+    created, paused, _, restarted, silence, acknowledgement, *others = found
+    tried, rule = (one for one in others if one.value)
     return {
         scenario.CREATED: created,
         scenario.SERVICE_PAUSED: paused,
         scenario.RESTARTED: restarted,
         scenario.SILENCED: silence,
         scenario.ACKNOWLEDGED: acknowledgement,
+        scenario.RULE_TRIED: tried,
+        scenario.RULE_STORED: rule,
     }
+
+
+def _store_rule(writer: ControlTopicWriter) -> None:
+    """Store a rule, which the alerts service finds to be good."""
+    rules = Rules()
+    control = RuleControl(rules, writer, lambda: scenario.START_MS, lambda: "1")
+    times = ("user", scenario.START_MS, "user", scenario.START_MS)
+    rules.update(f"{OUTCOME_PREFIX}trial/1", AlertRule(f"{OUTCOME_PREFIX}trial/1", "outcome", "", *times))
+    control.put(scenario.RULE_ID, json.loads(scenario.RULE_DEFINITION), "user")
 
 
 def _silence(writer: ControlTopicWriter) -> None:

@@ -10,8 +10,10 @@ from isotherm.connector.state.desired_state import CONNECTOR_ITSELF
 from isotherm.console.connectors.offsets import CommittedOffset
 from isotherm.console.dead_letters.record import QueuedRecord
 from isotherm.console.devices.alerts import Alert
+from isotherm.console.devices.rules import AlertRule
 from isotherm.console.devices.silences import Silence
 from isotherm.contracts.pact import scenario
+from isotherm.contracts.paths import EXAMPLES
 from isotherm.contracts.rest.console import NOW_MS, Console
 
 KLASS, NAME, TOPIC = "isotherm.PrintSink", "prints", "coap_sensor_topic"
@@ -137,6 +139,14 @@ def _with_alerts(console: Console) -> None:
     console.silences.acknowledge(scenario.ALERT_ID, "user")
 
 
+def _with_rule(console: Console) -> None:
+    """A rule of the topic."""
+    definition = '{"kind": "above", "metric": "temperature", "threshold": 28}'
+    rule = AlertRule("temperature.above", "rule", definition, "user", NOW_MS, "user", NOW_MS)
+    console.rules.rules.update(rule.rule_id, rule)
+
+
+_RULES = str(EXAMPLES / "alerts" / "rules.toml")
 _RUNNING = _with_connector("STARTED", "RUNNING", "FAILED")
 _STOPPED = _with_connector("STOPPED")
 _OFFSETS = (
@@ -177,6 +187,11 @@ CALLS: Mapping[str, Call] = {
     "dlq show": Call(("dlq", "show", QUEUE, "0/3"), _with_dead_letters, formats=_NO_FORMAT),
     "dlq replay": Call(("dlq", "replay", QUEUE, "0/3", "0/5"), _with_dead_letters, formats=_NO_FORMAT),
     "dlq discard": Call(("dlq", "discard", QUEUE, "--all"), _with_dead_letters, formats=_NO_FORMAT),
+    "rules list": Call(("rules", "list"), _with_rule),
+    "rules get": Call(("rules", "get", "temperature.above"), _with_rule, formats=_NO_FORMAT),
+    "rules apply": Call(("rules", "apply", _RULES), _with_rule, formats=_NO_FORMAT),
+    "rules delete": Call(("rules", "delete", "temperature.above"), _with_rule, formats=_NO_FORMAT),
+    "rules try": Call(("rules", "try", _RULES, "--hours", "12"), _with_rule),
     "alerts list": Call(("alerts", "list"), _with_alerts),
     "alerts ack": Call(("alerts", "ack", scenario.ALERT_ID), _with_alerts, formats=_NO_FORMAT),
     "alerts silence": Call(("alerts", "silence", "--for", "2h", "--rule", "silent", "--id", "night"), _with_alerts),

@@ -25,6 +25,7 @@ from isotherm.console.dead_letters.record import OpenRecords, QueuedRecord, take
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser
 from isotherm.console.devices.device_states import DeviceRecordCache
+from isotherm.console.devices.rules import OUTCOME, OUTCOME_PREFIX, TRIAL, AlertRule, RuleControl, Rules
 from isotherm.console.devices.silences import SilenceControl, Silences
 from isotherm.console.errors import NotFoundError
 from isotherm.console.records.decoding import value_decoder
@@ -42,7 +43,7 @@ class MemoryStore:
     """Configurations and offsets in memory; what is written is read back at once."""
 
     def __init__(self, cluster: ClusterState) -> None:
-        self._cluster = cluster
+        self._cluster, self.rules = cluster, Rules()
         self.written: list[tuple[str, Mapping[str, Any] | None]] = []
         self.committed: list[CommittedOffset] = []
         self.moves: list[replay.Move] = []
@@ -53,8 +54,17 @@ class MemoryStore:
         self._cluster.update_connector(name, record, NOW_MS)
 
     def put(self, _topic: str, _schema: JsonSchema, key: str, record: Mapping[str, Any]) -> None:
-        """Write another record."""
+        """Write another record; the alerts service answers at once to a request to try a rule."""
         self.written.append((key, record))
+        if record.get("role") == TRIAL:
+            times = ("isotherm-alerts", NOW_MS, "isotherm-alerts", NOW_MS)
+            found = (12, 3, 4_000, NOW_MS - 60_000, NOW_MS)
+            about = OUTCOME_PREFIX + key
+            self.rules.update(about, AlertRule(about, OUTCOME, "", *times, 0, None, *found))
+
+    def remove(self, _topic: str, key: str) -> None:
+        """Write a tombstone."""
+        self.written.append((key, None))
 
     def read(self, _group: str) -> list[CommittedOffset]:
         """Return the committed offsets."""
@@ -150,6 +160,7 @@ class Console:
         health.ready("topics")
         settings = ConsoleSettings()
         self.alerts, self.silences = Alerts(10), SilenceControl(Silences(), self.store, lambda: NOW_MS)
+        self.rules = RuleControl(self.store.rules, self.store, lambda: NOW_MS, lambda: "1")
         none, cache = cast(Any, None), DeviceRecordCache(10)
         devices = DeviceBrowser(cache, cache, self.alerts, none, registry, health, lambda: NOW_MS, settings.search)
         application_ = application(
@@ -163,6 +174,7 @@ class Console:
                 browser=cast(Any, None),
                 devices=devices,
                 silences=self.silences,
+                rules=self.rules,
                 decode=value_decoder(Decoder(registry)),
                 cluster_id=lambda: "cluster-1",
                 now_ms=lambda: NOW_MS,
@@ -179,7 +191,9 @@ class Console:
         vars(self.queues).update(vars(MemoryQueues()))
         vars(self.alerts).update(vars(Alerts(10)))
         vars(self.silences.silences).update(vars(Silences()))
-        vars(self.store).update(vars(MemoryStore(self.cluster)))
+        vars(self.store.rules).update(vars(Rules()))
+        rules = self.store.rules
+        vars(self.store).update(vars(MemoryStore(self.cluster)), rules=rules)
         definition = KINDS["hazelcast"].definition
         self.cluster.update_plugin(definition.klass, plugin_record(definition, "0.9.0"))
         self.say(EVERY_CONNECTOR, CONNECTOR_ITSELF, classes=[definition.klass])

@@ -20,6 +20,8 @@ _WRAPPERS = frozenset(
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
 _SHOWN_TYPES = 10
+_DEFAULT_LIMITS = Limits(max_items=10_000)
+"""Fewer values than in JSON: two bytes are a message whose absent fields are values as well, each some microseconds."""
 
 
 class DescriptorError(ValueError):
@@ -60,7 +62,7 @@ class MessageDecoder:
         Raises PayloadError for bytes that are no such message, for a message of which no field is known, because any
         few bytes are a valid message of unknown fields, and beyond a limit.
         """
-        limits = limits or Limits()
+        limits = limits or _DEFAULT_LIMITS
         if len(data) > limits.max_bytes:
             raise PayloadError(f"{len(data)} bytes are over the limit of {limits.max_bytes}")
         try:
@@ -69,7 +71,11 @@ class MessageDecoder:
             raise PayloadError(f"not a message {self._name}: {error}") from None
         if not message.ListFields():
             raise PayloadError(f"no field of {self._name} is in the payload of {len(data)} bytes")
-        return [_Reader(limits).row(message, 1)]
+        try:
+            return [_Reader(limits).row(message, 1)]
+        except UnicodeDecodeError:
+            # proto2 does not check texts. Other fields give their bytes then, but a map cannot look up such a key.
+            raise PayloadError(f"not a message {self._name}: the key of a map is not UTF-8") from None
 
 
 class _Reader:

@@ -48,10 +48,16 @@ class Clock:
 
 
 def seconds_ahead(url: str) -> float | None:
-    """How far the clock of an HTTP server is ahead of this machine's, by its answer, to a second; None without one."""
+    """How far the clock of an HTTP server is ahead of this machine's, by its answer, to a second; None without one.
+
+    Any answer tells the time, also that the service is not live at present.
+    """
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - a service of this run
             date = answer.headers["Date"]
+    except urllib.error.HTTPError as refused:
+        date = refused.headers["Date"]
+        refused.close()
     except (urllib.error.URLError, OSError):
         return None
     return parsedate_to_datetime(date).timestamp() - time.time() if date else None

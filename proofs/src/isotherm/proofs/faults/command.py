@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from isotherm.proofs.faults.pace import pace as measured_pace
 from isotherm.proofs.faults.plan import BROKERS, CLOCK_JUMP, DISKS, Fault, make_plan
 from isotherm.proofs.history.checking.checker import check
 from isotherm.proofs.history.report import lines_of
@@ -31,7 +32,9 @@ RESULTS = Path("docs/results/fault-runs.txt")
 _NODES = {"kafka": len(BROKERS), "hazelcast": 2}
 _READ_MARGIN_MS = 60_000
 """Longer than any fault keeps a record that is appended from being readable (docs/explanation/watermarks.md)."""
+_READY_TIMEOUT_S = 300.0
 _PATIENCE_S = 240.0
+"""Both on a machine that does nothing else; on a slower one they are longer by its pace."""
 _CLEAN, _CONVICTED, _NOT_JUDGED = 0, 1, 3
 _FEWEST_COMPARISONS = {
     "lost-write": 100,
@@ -59,6 +62,8 @@ class Happened:
     left_out: list[Fault] = field(default_factory=list)
     ended: Counter[str] = field(default_factory=Counter)
     """How often each part ended by itself."""
+    pace: float = 1.0
+    """How much slower the machine was at the begin than a quiet one."""
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
@@ -70,6 +75,9 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--runs", type=int, default=1, help="how many runs, of successive seeds (1)")
     parser.add_argument("--seconds", type=float, default=300.0, help="how long faults are injected (300)")
     parser.add_argument("--rate", type=float, default=60.0, help="MQTT readings a second (60)")
+    parser.add_argument(
+        "--pace", type=float, help="how much longer waits may take than on a quiet machine (default: as measured)"
+    )
     parser.add_argument("--folder", type=Path, default=Path(".stack/faults"), help="data and logs, emptied first")
     parser.add_argument("--plan", action="store_true", help="print the plan only")
     parser.add_argument("--record", action="store_true", help=f"add a line to {RESULTS}")
@@ -107,7 +115,7 @@ def _run(arguments: argparse.Namespace, seed: int) -> int:
     if arguments.plan:
         return _CLEAN
     history = arguments.folder / "history.jsonl"
-    happened = Happened()
+    happened = Happened(pace=measured_pace() if arguments.pace is None else arguments.pace)
     try:
         _play(arguments, plan, history, happened)
         code, outcome = judge(history)
@@ -144,7 +152,7 @@ def result_line(seed: int, seconds: float, happened: Happened, outcome: str, com
     without_effect = _listed(one.kind for one in happened.without_effect)
     left_out = _listed(one.kind for one in happened.left_out)
     day, by_itself = f"{datetime.now(UTC):%Y-%m-%d}", _listed(happened.ended.elements())
-    run = f"{day} commit={commit} seed={seed} seconds={seconds:g} {kinds or 'faults=0'}"
+    run = f"{day} commit={commit} seed={seed} seconds={seconds:g} pace={happened.pace:.1f} {kinds or 'faults=0'}"
     return f"{run} without-effect={without_effect} left-out={left_out} ended={by_itself} history={outcome}\n"
 
 
@@ -183,7 +191,7 @@ def _play(arguments: argparse.Namespace, plan: list[Fault], history: Path, happe
     with ExitStack() as undo:
         means = _means(system, relay_ports, clocks, undo, is_isolated=is_isolated)
         undo.callback(system.stop)
-        run.start(system, console, never)
+        run.start(system, console, never, _READY_TIMEOUT_S * happened.pace)
         recorder = DemoRecorder(system)
         recorder.start()
         began = time.monotonic()
@@ -192,11 +200,12 @@ def _play(arguments: argparse.Namespace, plan: list[Fault], history: Path, happe
             means,
             system.addresses.readings_topic,
             lambda text: print(f"{time.monotonic() - began:6.1f} s  {text}", flush=True),
+            _READY_TIMEOUT_S * happened.pace,
         )
         happened.played, happened.without_effect = injector.played, injector.without_effect
         happened.left_out, happened.ended = injector.left_out, injector.ended
         injector.run(plan, arguments.seconds)
-        run.settle(system, console, never, _PATIENCE_S)
+        run.settle(system, console, never, _PATIENCE_S * happened.pace)
         recorder.record(history, injector.injected, injector.restarted)
 
 

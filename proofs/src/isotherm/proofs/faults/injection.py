@@ -12,7 +12,7 @@ from isotherm.proofs.faults import plan
 from isotherm.proofs.faults.effects import Means
 from isotherm.proofs.faults.plan import Fault
 from isotherm.proofs.history.recording.demo_run import Fault as Injected
-from isotherm.stack.servers.server import Server, ServerFailed
+from isotherm.stack.servers.server import READY_TIMEOUT_S, Server, ServerFailed
 
 _POLL_S = 0.2
 
@@ -26,12 +26,17 @@ class Injector:
         means: Means,
         topic: str,
         note: Callable[[str], None],
+        ready_timeout_s: float = READY_TIMEOUT_S,
     ) -> None:
-        """`topic` is the one whose leader is lost and moved."""
+        """`topic` is the one whose leader is lost and moved.
+
+        After the faults everything has to be ready within `ready_timeout_s` seconds.
+        """
         self._system = system
         self._means = means
         self._topic = topic
         self._note = note
+        self._ready_timeout_s = ready_timeout_s
         self._servers: dict[str, Server] = {server.name: server for server in system.servers}
         self._busy: set[str] = set()
         self._over = threading.Event()
@@ -81,9 +86,9 @@ class Injector:
         for relay in self._means.relays.values():
             relay.heal()
         for server in self._servers.values():
-            server.wait_ready()
-        self._system.stack.kafka_cluster.wait_whole()
-        self._system.stack.hazelcast_cluster.wait_whole()
+            server.wait_ready(self._ready_timeout_s)
+        self._system.stack.kafka_cluster.wait_whole(self._ready_timeout_s)
+        self._system.stack.hazelcast_cluster.wait_whole(self._ready_timeout_s)
 
     def _start_what_ended(self) -> None:
         for server in self._system.dead():

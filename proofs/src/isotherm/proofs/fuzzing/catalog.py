@@ -12,6 +12,7 @@ from isotherm.proofs.fuzzing.targets import (
     kcql,
     mqtt,
     mqtt_plain,
+    mqtt_plain_steps,
     payloads,
     proxy_header,
     rest,
@@ -20,6 +21,18 @@ from isotherm.proofs.fuzzing.targets import (
 
 TARGETS: Mapping[str, Target] = {
     target.name: target
-    for family in (mqtt, mqtt_plain, websocket, proxy_header, coap, avro, payloads, kcql, configuration, rest)
+    for family in (
+        mqtt,
+        mqtt_plain,
+        mqtt_plain_steps,
+        websocket,
+        proxy_header,
+        coap,
+        avro,
+        payloads,
+        kcql,
+        configuration,
+        rest,
+    )
     for target in family.TARGETS
 }

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
+from isotherm.proofs.fuzzing.target import Target
+
 _NUMBERS = (b"\0", b"\x7f", b"\x80", b"\xff", b"\xff\xff", b"\x7f\xff\xff\xff", b"\xff" * 8, b"0", b"-1", b"1e999")
 _MAX_CHANGES = 6
+_GENERATED = 0.4
+"""Share of inputs that a target with a generator makes itself, whole or as the end of a known one."""
 
 
 def mutations(known: Sequence[bytes], dictionary: Sequence[bytes], max_bytes: int, seed: int) -> Iterator[bytes]:
@@ -19,6 +23,30 @@ def mutations(known: Sequence[bytes], dictionary: Sequence[bytes], max_bytes: in
         for _ in range(random.randint(1, _MAX_CHANGES)):
             data = random.choice(_CHANGES)(data, random, words, known)[:max_bytes]
         yield data
+
+
+class Mutations:
+    """Inputs of a target from a seed: changed ones of `known`, to which the caller adds what is worth changing."""
+
+    def __init__(self, known: Sequence[bytes], target: Target, seed: int) -> None:
+        self.known = [*known]
+        self._target = target
+        self._random = Random(seed)
+        self._words = [*target.dictionary, *_NUMBERS]
+
+    def next(self) -> bytes:
+        """Return the next input."""
+        random, target = self._random, self._target
+        known = self.known or [b""]
+        data = random.choice(known)
+        if target.generate is not None and random.random() < _GENERATED:
+            generated = target.generate(random)
+            data = generated if random.random() < 0.5 else data[: random.randint(0, len(data))] + generated
+            if random.random() < 0.5:
+                return data[: target.max_bytes]
+        for _ in range(random.randint(1, _MAX_CHANGES)):
+            data = random.choice(_CHANGES)(data, random, self._words, known)[: target.max_bytes]
+        return data
 
 
 _Change = Callable[[bytes, Random, Sequence[bytes], Sequence[bytes]], bytes]

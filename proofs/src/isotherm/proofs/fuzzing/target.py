@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 
 MAX_CPU_S = 0.1
 """Processor time that one input may take."""
@@ -30,6 +31,10 @@ class Target:
     max_bytes: int = 4_096
     quick_inputs: int = 200
     """Number of mutations that the unit test runs."""
+    generate: Callable[[Random], bytes] | None = None
+    """Makes an input of the format, where changes of bytes would hardly ever give one."""
+    is_native: bool = False
+    """Whether it runs mqtt-proxy's compiled module, so that `fuzzing.native` can show its errors of memory."""
 
 
 def expect(is_met: bool, what: str) -> None:

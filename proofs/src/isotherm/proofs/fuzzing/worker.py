@@ -24,7 +24,7 @@ import structlog
 from isotherm.proofs.fuzzing.mutation import mutations
 from isotherm.proofs.fuzzing.target import MAX_CPU_S, MAX_MEMORY_MB, Target
 
-_MAX_HANG_S = 10
+MAX_HANG_S = 10
 """Processor time after which an input that does not end ends the process."""
 _INSTRUMENTED = 8
 """How many times slower instrumented code may be; campaigns time new inputs again without instruments."""
@@ -75,7 +75,7 @@ def _run_random(target: Target, seconds: float, seed: int, folder: Path) -> None
             current.seek(0)
             current.truncate()
             current.write(data)
-            signal.setitimer(signal.ITIMER_PROF, _MAX_HANG_S)
+            signal.setitimer(signal.ITIMER_PROF, MAX_HANG_S)
             timed(run, data)
             if time.process_time() > end:
                 (folder / "executions").write_text(str(executions), encoding="ascii")
@@ -109,7 +109,7 @@ def _run_guided(name: str, seconds: float, seed: int, folder: Path) -> None:
     options: dict[str, object] = {
         "seed": seed,
         "max_len": target.max_bytes,
-        "timeout": _MAX_HANG_S,
+        "timeout": MAX_HANG_S,
         "rss_limit_mb": MAX_MEMORY_MB * 2,
         "artifact_prefix": f"{folder}/crash-",
     }

@@ -229,6 +229,11 @@ class Thread:
         self._thread = process.start_thread(self._call, self.name)
         simulation().yield_turn()
 
+    @property
+    def ident(self) -> int | None:
+        """A number of its own; None before its start."""
+        return None if self._thread is None else id(self._thread)
+
     def is_alive(self) -> bool:
         """Whether it runs."""
         return self._thread is not None and not self._thread.is_over

@@ -91,7 +91,14 @@ CORES = {
         f"{_ALERTS}/engine",
         "trend device_state conditions reorder alert_records reading rule_engine",
         _ALERTS_TESTS,
-        "engine_limits rules trend two_metrics reorder bounds windows",
+        "engine_limits rules trend two_metrics reorder bounds windows combinations rule_changes",
+    ),
+    "alert-rules": _core(
+        _ALERTS,
+        "engine/combinations engine/rule_changes rules/group_means rules/rule_sources rules/schedule rules/texts "
+        "live_rules/dry_run",
+        _ALERTS_TESTS,
+        "combinations rule_changes",
     ),
 }
 """By name, in the order in which `make mutations` tries them."""

@@ -32,6 +32,11 @@ class Metrics:
         self.alerts = counter("alerts_total", "States of alerts written, including repeats.", "rule", "state")
         self.latest = counter("states_written_total", "Records written to the topic of the devices' newest states.")
         self.changes = counter("changelog_records_total", "Device states written to the changelog.")
+        self.forgotten = counter(
+            "devices_forgotten_total",
+            "Devices whose state was removed: their record was, or they have none and have given no reading for "
+            "`forget_after_ms`.",
+        )
         self.devices_read = counter("device_records_total", "Records read from the topic of device metadata.")
         self.devices_refused = counter(
             "device_records_refused_total", "Records of device metadata that could not be decoded."
@@ -60,6 +65,7 @@ class Metrics:
         self.silences_refused = counter(
             "silence_records_refused_total", "Records of silences that could not be read; the previous one stays."
         )
+        self._add_rules()
         self.route_pending = gauge(
             "route_pending_alerts", "States of alerts that a route has read and not settled.", "route"
         )
@@ -67,5 +73,20 @@ class Metrics:
             PREFIX + "reaction_seconds",
             "Time from the ingest time of a reading until the alert that it opened or closed was in Kafka.",
             buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+            registry=self.registry,
+        )
+
+    def _add_rules(self) -> None:
+        self.rules = Gauge(PREFIX + "rules", "Rules in force.", registry=self.registry)
+        self.rules_refused = Counter(
+            PREFIX + "rules_refused_total",
+            "Rules of the file or the topic that cannot be used; the former ones stay.",
+            ["source"],
+            registry=self.registry,
+        )
+        self.means_refused = Counter(
+            PREFIX + "group_means_refused_total",
+            "Windows of groups without effect: undecodable, or too-many-groups.",
+            ["reason"],
             registry=self.registry,
         )

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, cast
 
+from aiokafka.partitioner import murmur2
 from confluent_kafka import Producer
 
 from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.hotpath import quiet_devices
 from isotherm.alerts.input.device_table_follower import DeviceTableFollower
 from isotherm.alerts.input.reading_converter import ReadingConverter
+from isotherm.alerts.live_rules.live_rules import LiveRules, RuleClients, sources_of
 from isotherm.alerts.liveness import is_done_within
 from isotherm.alerts.metrics import PREFIX, Metrics
 from isotherm.alerts.notifications.route_runner import RouteClients, RouteRunner
@@ -22,6 +24,7 @@ from isotherm.alerts.repartition.forwarder import Forwarder, ForwarderClients
 from isotherm.alerts.routes.kinds import Route
 from isotherm.alerts.routes.silences import SilenceTable
 from isotherm.alerts.rules.device_table import DeviceTable
+from isotherm.alerts.rules.group_means import GroupMeans
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream import faust_credentials
 from isotherm.alerts.stream.device_state_store import DeviceStateStore
@@ -56,6 +59,8 @@ _QUEUED_KIB = 8_192
 """Most KiB of aggregates that the forwarder's consumer fetches in advance."""
 _DEVICES_FETCH_WAIT_MS = 5_000
 """How long Kafka may hold a fetch of devices back: the topic changes seldom, and a new record is answered at once."""
+_OUTCOME_TIMEOUT_MS = 8_000
+"""How long an outcome of a rule waits for Kafka before it is written anew."""
 
 T = TypeVar("T")
 
@@ -77,10 +82,19 @@ class Alerts:
         faust_credentials.credentials(settings.kafka)
         self._settings = settings
         self._health, self._metrics = Health(), Metrics()
-        rules = settings.rule_book()
-        overrides = {str(attribute): by_value for attribute, by_value in settings.overrides.items()}
-        self._devices = DeviceTable(rules, overrides)
-        self._engine = RuleEngine(rules, self._devices.default_bounds, settings.reorder_ms, settings.max_metrics)
+        sources = sources_of(settings)
+        self._devices = DeviceTable(sources.book, settings.overrides_by_name)
+        self._means = GroupMeans()
+        self._rules = LiveRules(
+            settings,
+            sources,
+            self._devices,
+            self._means,
+            SchemaRegistry(settings.registry),
+            _rule_clients(settings),
+            lambda: self._runner is not None and self._runner.is_in_charge(),
+            self._metrics,
+        )
         self._target = TargetFollower(settings.kafka, settings.registry, settings.name)
         devices = f"{settings.name}-devices"
         self._follower = DeviceTableFollower(
@@ -126,7 +140,12 @@ class Alerts:
             raise SettingsError([str(error)]) from error
         finally:
             # Close all parts at once: each may wait a while for an unavailable Kafka.
-            parts = [self._silence_follower.close, self._follower.close, self._target.close]
+            parts = [
+                *self._rules.parts_to_close(),
+                self._silence_follower.close,
+                self._follower.close,
+                self._target.close,
+            ]
             ends = [*(route.close for route in routes), *parts]
             await asyncio.gather(*(asyncio.to_thread(end) for end in ends))
             monitoring.stop()
@@ -139,6 +158,8 @@ class Alerts:
         partitions = await self._until(stop, "kafka", lambda: self._prepare_topics(repartition=aggregates))
         await self._until(stop, "devices", self._verify_devices_are_read)
         self._follower.changed()  # The metadata from before the start reschedules no device.
+        self._rules.start()
+        await self._until(stop, "rules", self._verify_rules_are_read)
         if routes:
             self._silence_follower.start()
             await self._until(stop, "silences", self._verify_silences_are_read)
@@ -154,7 +175,9 @@ class Alerts:
             # Each run has a store and outputs of its own, because only the changelog survives a run.
             producer = outputs_producer(settings)
             outputs = await self._until(stop, "registry", partial(Outputs, settings, registry, self._metrics, producer))
-            processor = self._make_processor(outputs, aggregates=aggregates)
+            processor = self._make_processor(
+                await asyncio.to_thread(self._engine), outputs, partitions, aggregates=aggregates
+            )
             self._runner = StreamRunner(
                 settings,
                 partitions,
@@ -167,6 +190,7 @@ class Alerts:
                 self._health,
                 self._metrics,
                 self._make_forwarder(registry) if aggregates else None,
+                self._rules.current,
             )
             outcome = await self._runner.run(stop)
             _log.info("run ended", reason=outcome.value)
@@ -177,14 +201,14 @@ class Alerts:
             else:
                 backoff.reset()
 
-    def _make_processor(self, outputs: Outputs, *, aggregates: bool) -> Processor:
+    def _make_processor(self, engine: RuleEngine, outputs: Outputs, partitions: int, *, aggregates: bool) -> Processor:
         settings = self._settings
         # Aggregates come too seldom for batches of them to matter, and in another schema.
         table = None if aggregates else quiet_devices()
         topics = [settings.repartition] if aggregates else settings.input_topics
         new_table = table and (lambda: table(settings.reorder_ms, processor.quiet_bounds))
         processor: Processor = Processor(
-            self._engine,
+            engine,
             self._devices,
             DeviceStateStore(topics, new_table),
             outputs,
@@ -193,6 +217,7 @@ class Alerts:
             max_publish_delay_ms=settings.max_publish_delay_ms,
             records_show_time=not aggregates,
             checkpoint_ms=settings.checkpoint_ms,
+            partition_of=partial(partition_of, partitions),
         )
         return processor
 
@@ -221,6 +246,19 @@ class Alerts:
     def _verify_devices_are_read(self) -> None:
         if not self._follower.is_current():
             raise NotPreparedError(f"topic {self._settings.devices_topic} is still being read")
+
+    def _verify_rules_are_read(self) -> None:
+        if not self._rules.is_current():
+            raise NotPreparedError(f"topic {self._settings.rules_topic} is still being read")
+
+    def _engine(self) -> RuleEngine:
+        """Return the engine for a run, with the rules that are in force at its start."""
+        rules, settings = self._rules.current(), self._settings
+        self._devices.reload(rules)
+        bounds = self._devices.default_bounds
+        return RuleEngine(
+            rules, bounds, settings.reorder_ms, settings.max_metrics, settings.forget_after_ms, self._means
+        )
 
     def _verify_silences_are_read(self) -> None:
         if not self._silence_follower.is_current():
@@ -269,6 +307,26 @@ class Alerts:
 def outputs_producer(settings: AlertsSettings) -> Producer:
     """Return a producer that never gives a record up, because a lost record would have to end the process."""
     return clients.producer(settings.kafka, f"{settings.name}-outputs", delivery_timeout_ms=0, linger_ms=2)
+
+
+def partition_of(partitions: int, device_id: str) -> int:
+    """Return the partition on which every producer puts the readings of a device: murmur2 of the key, as in Java."""
+    return int(murmur2(device_id.encode()) & 0x7FFFFFFF) % partitions
+
+
+def _rule_clients(settings: AlertsSettings) -> RuleClients:
+    name = f"{settings.name}-rules"
+    return RuleClients(
+        partial(clients.consumer_to_the_end, settings.kafka, name, fetch_wait_max_ms=_DEVICES_FETCH_WAIT_MS),
+        partial(
+            clients.consumer_to_the_end,
+            settings.kafka,
+            f"{settings.name}-group-means",
+            fetch_wait_max_ms=_DEVICES_FETCH_WAIT_MS,
+        ),
+        partial(clients.consumer_to_the_end, settings.kafka, f"{name}-trial"),
+        partial(clients.producer, settings.kafka, name, delivery_timeout_ms=_OUTCOME_TIMEOUT_MS),
+    )
 
 
 def _dead_letter_producer(settings: AlertsSettings, name: str) -> Producer:

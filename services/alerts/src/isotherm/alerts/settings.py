@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, model_validator
 
 from isotherm.alerts.engine.device_state import MAX_METRICS
-from isotherm.alerts.routes.kinds import Route, WebhookRoute
-from isotherm.alerts.rules.kinds import DEFAULT_RULES, Rule
+from isotherm.alerts.routes.kinds import HttpUrl, Route, Token, WebhookRoute
+from isotherm.alerts.rules.catalog import DEFAULT_RULES, Rule
+from isotherm.alerts.rules.device_table import Overrides
 from isotherm.alerts.rules.rule_book import RuleBook
+from isotherm.alerts.rules.rule_sources import verify_overrides
 from isotherm.servicekit.settings import ServiceSettings, Settings
 
 _WEBHOOK = "webhook"
@@ -18,10 +21,8 @@ _WEBHOOK = "webhook"
 class WebhookSettings(Settings):
     """The route named `webhook`, in the form that it had when it was the only one: every alert in a post of its own."""
 
-    url: str | None = Field(
-        None, pattern=r"^https?://", description="Address to which every alert is posted as JSON; empty: none."
-    )
-    authorization_token: SecretStr | None = Field(None, description="Sent as `Authorization: Bearer ...`.")
+    url: HttpUrl | None = Field(None, description="Address to which every alert is posted as JSON; empty: none.")
+    authorization_token: Token | None = Field(None, description="Sent as `Authorization: Bearer ...`.")
     timeout_ms: int = Field(10_000, ge=100, le=120_000, description="How long one request may take, from end to end.")
     retry_for_ms: int = Field(
         600_000,
@@ -50,6 +51,12 @@ class AlertsSettings(ServiceSettings):
     silences_topic: str = Field(
         "isotherm.silences", description="Compacted topic of silences, maintenance windows and acknowledgements."
     )
+    rules_topic: str = Field(
+        "isotherm.rules", description="Compacted topic of rules, which stand above the configured ones; empty: none."
+    )
+    groups_topic: str = Field(
+        "temperatures.grouped", description="Topic with the means of groups, read while a rule compares with them."
+    )
     dead_letter_topic: str = Field("alerts.dead-letters", description="Records that cannot be decoded, unchanged.")
     changelog_topic: str | None = Field(
         None, description="Compacted topic of the device states; empty: `<name>-devices-changelog`."
@@ -69,6 +76,9 @@ class AlertsSettings(ServiceSettings):
     rules: list[Rule] = Field(
         default_factory=list, description="The rules, as `[[rules]]` tables; empty: the default rules, see below."
     )
+    rules_file: Path | None = Field(
+        None, description="A file with `[[rules]]` tables in place of `rules`, read again when it has changed."
+    )
     overrides: dict[Literal["model", "region", "home"], dict[str, dict[str, float]]] = Field(
         default_factory=dict,
         description='Bounds by attribute and its value: `[overrides.model.T1]`, `"temperature.above" = 28`.',
@@ -78,7 +88,8 @@ class AlertsSettings(ServiceSettings):
         ge=0,
         le=86_400_000,
         description="How long a reading waits, in event time, for readings that were measured before it. A reading "
-        "with the device's next sequence number does not wait.",
+        "with the device's next sequence number does not wait, nor one of a metric whose last 32 readings have come in "
+        "order.",
     )
     max_skew_ms: int = Field(
         60_000, ge=0, description="A reading is ignored when it was measured more than this after its ingest time."
@@ -88,6 +99,12 @@ class AlertsSettings(ServiceSettings):
         ge=1,
         le=128,
         description="Most metrics of one device; readings of a further metric become dead-letter records.",
+    )
+    forget_after_ms: int = Field(
+        2_592_000_000,
+        ge=0,
+        description="A device without a record in `devices` is forgotten when it has given no reading for this long: "
+        "its alerts close, and its state and newest values are removed. 0: never.",
     )
     max_publish_delay_ms: int = Field(
         40_000,
@@ -128,16 +145,24 @@ class AlertsSettings(ServiceSettings):
     @model_validator(mode="after")
     def _rules_and_overrides_agree(self) -> Self:
         book = self.rule_book()
-        for attribute, by_value in self.overrides.items():
-            for value, bounds in by_value.items():
-                rejected = book.rejected_overrides(bounds) or book.endless_rates(bounds)
-                if rejected:
-                    raise ValueError(f"overrides.{attribute}.{value}: {rejected[0].message}")
+        if self.rules_file is not None and self.rules:
+            raise ValueError("rules and rules_file are both given; use one of them")
+        if self.rules_file is None:
+            verify_overrides(book, self.overrides_by_name)
         return self
+
+    @property
+    def overrides_by_name(self) -> Overrides:
+        """The overrides by attribute, its value and key."""
+        return {str(attribute): by_value for attribute, by_value in self.overrides.items()}
 
     def rule_book(self) -> RuleBook:
         """Return the configured rules, or the default ones."""
-        return RuleBook(self.rules or DEFAULT_RULES)
+        return RuleBook(self.configured_rules())
+
+    def configured_rules(self) -> list[Rule]:
+        """Return the rules of these settings, without those of a file or a topic."""
+        return self.rules or DEFAULT_RULES
 
     @property
     def changelog(self) -> str:

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from isotherm.console.access.middleware import AuthMiddleware
 from isotherm.console.access.policy import AccessPolicy
-from isotherm.console.api import connectors, dead_letters, devices, silences, topics
+from isotherm.console.api import connectors, dead_letters, devices, rules, silences, topics
 from isotherm.console.browser.topic_browser import TopicBrowser
 from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connect_api import router
@@ -23,6 +23,7 @@ from isotherm.console.connectors.control import ConnectorControl
 from isotherm.console.connectors.offsets import ConnectorOffsets
 from isotherm.console.dead_letters.queue import DeadLetterQueues
 from isotherm.console.devices.browser import DeviceBrowser
+from isotherm.console.devices.rules import RuleControl
 from isotherm.console.devices.silences import SilenceControl
 from isotherm.console.errors import RestError
 from isotherm.console.pages import app as pages
@@ -48,6 +49,7 @@ class Components:
     browser: TopicBrowser
     devices: DeviceBrowser
     silences: SilenceControl
+    rules: RuleControl
     decode: DecodeValue
     cluster_id: Callable[[], str]
     now_ms: Callable[[], int]
@@ -68,6 +70,7 @@ def application(of: Components) -> AuthMiddleware:
     api.include_router(topics.router(of.browser))
     api.include_router(devices.router(of.devices))
     api.include_router(silences.router(of.silences))
+    api.include_router(rules.router(of.rules))
     app.include_router(router.router(of.control, of.cluster, of.offsets, of.cluster_id, of.now_ms))
     for one in (app, api):
         one.add_exception_handler(RestError, _on_rest_error)
@@ -91,6 +94,7 @@ def _page_context(of: Components) -> PageContext:
         of.browser,
         of.devices,
         of.silences,
+        of.rules,
         of.decode,
         of.now_ms,
         dead_letter_records=of.settings.page_dead_letter_records,

@@ -28,6 +28,7 @@ from isotherm.console.dead_letters.queue import KafkaDeadLetterQueues
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser, device_follower
 from isotherm.console.devices.device_states import DeviceRecordCache
+from isotherm.console.devices.rules import RuleControl, Rules
 from isotherm.console.devices.silences import SilenceControl, Silences
 from isotherm.console.errors import UnavailableError
 from isotherm.console.records.decoding import value_decoder
@@ -79,7 +80,7 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
     )
     counters = FollowerMetrics(registry)
     latest, provisioned = DeviceRecordCache(settings.search.max_devices), DeviceRecordCache(settings.search.max_devices)
-    alerts, silences = Alerts(settings.search.max_alerts), Silences()
+    alerts, silences, rules = Alerts(settings.search.max_alerts), Silences(), Rules()
     # Devices have a health of their own, so that connectors can be controlled while devices are missing.
     device_health = Health()
     device_health.ready()
@@ -94,6 +95,7 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
             provisioned,
             alerts,
             silences,
+            rules,
             device_health,
             counters,
         ),
@@ -101,8 +103,8 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
     admin = clients.group_admin(settings.kafka, f"{_NAME}-admin")
     topics = KafkaTopics(admin, partial(_page_consumer, settings), timeout_ms=settings.read_timeout_ms)
     devices = DeviceBrowser(latest, provisioned, alerts, topics, schemas, device_health, now_ms, settings.search)
-    silence_control = SilenceControl(silences, writer, now_ms)
-    components = _components(settings, cluster, writer, schemas, health, admin, topics, devices, silence_control)
+    controls = SilenceControl(silences, writer, now_ms), RuleControl(rules, writer, now_ms)
+    components = _components(settings, cluster, writer, schemas, health, admin, topics, devices, *controls)
     for follower in followers:
         follower.start()
     job = threading.Thread(target=_background_job, args=(cluster, writer, health, stop), name="background", daemon=True)
@@ -133,6 +135,7 @@ def _components(
     topics: KafkaTopics,
     devices: DeviceBrowser,
     silences: SilenceControl,
+    rules: RuleControl,
 ) -> Components:
     control = ConnectorControl(cluster, writer, now_ms)
     queues = KafkaDeadLetterQueues(
@@ -153,6 +156,7 @@ def _components(
         browser=TopicBrowser(topics, RecordMasker(control, decode), control, cluster, now_ms, settings.search),
         devices=devices,
         silences=silences,
+        rules=rules,
         decode=decode,
         cluster_id=_cluster_id(admin, settings.read_timeout_ms),
         now_ms=now_ms,

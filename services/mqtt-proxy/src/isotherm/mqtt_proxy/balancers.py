@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Annotated
 
 from pydantic import AfterValidator, ValidationInfo
@@ -13,9 +13,12 @@ _ALLOWED = "allowed are networks such as 10.0.0.0/8 or fd00::/8, and single addr
 
 def _check_network(text: str) -> str:
     try:
-        ip_network(text)
+        network = ip_network(text)
     except ValueError as error:
         raise ValueError(f"{error}; {_ALLOWED}") from None
+    if isinstance(network, IPv6Network) and network.network_address.ipv4_mapped is not None:
+        # A peer's address is compared as IPv4, so nobody would be trusted.
+        raise ValueError(f"IPv4 within IPv6 is written as IPv4; {_ALLOWED}")
     return text
 
 

@@ -19,8 +19,13 @@ from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
 from isotherm.mqtt_proxy.access.tls import server_context
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
-from isotherm.mqtt_proxy.delivery.transactional_writer import FatalTransactionError, TransactionalWriter
+from isotherm.mqtt_proxy.delivery.transactional_writer import (
+    FatalTransactionError,
+    SuccessorUnknownError,
+    TransactionalWriter,
+)
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
+from isotherm.mqtt_proxy.hotpath import session_skim
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.plain_route import Encode
@@ -59,7 +64,12 @@ from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.schemas import schema
 from isotherm.servicekit import logs
-from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.avro import (
+    Decoder,
+    RegistryUnavailableError,
+    SchemaNotRegisteredError,
+    SchemaRegistry,
+)
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop, run_async
@@ -174,6 +184,7 @@ class Proxy:
             slot=slot or WorkerSlot(first_ordinal=settings.ordinal),
             check_gone=lambda owners: self._conflicts.check(owners, stop.is_set),
             stop=stop,
+            make_skim=session_skim,
         )
         self._producer = build_loop_producer(settings, self._client_id)
         self._producer_health = ProducerHealth(
@@ -188,6 +199,7 @@ class Proxy:
             is_committed=self._is_committed,
             on_replacing=partial(self._health.not_ready, "transactions"),
             on_replaced=self._on_producer_replaced,
+            find_successor=self._find_successor,
         )
 
     async def run(self) -> int:
@@ -307,6 +319,17 @@ class Proxy:
         except KafkaException as failure:
             message = f"{topic}, partition {partition}, offset {offset}: whether it is committed is unknown: {failure}"
             raise FatalTransactionError(message) from failure
+
+    def _find_successor(self) -> str | None:
+        """Return the name of another process with this one's transactional id, a standby that took over (ADR 17).
+
+        Raises SuccessorUnknownError while Kafka, or the registry for the schema of a heartbeat, is away.
+        """
+        try:
+            others = self._conflicts.others([self._settings.ordinal], self._writer.is_given_up)
+        except (KafkaException, RegistryUnavailableError, SchemaNotRegisteredError) as failure:
+            raise SuccessorUnknownError(str(failure)) from failure
+        return ", ".join(others.values()) or None
 
     def _on_producer_replaced(self) -> None:
         self._metrics.recoveries += 1

@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from isotherm.connector.distributed.hosting import HostSettings
 from isotherm.mqtt_proxy.balancers import BalancerNetworks
+from isotherm.mqtt_proxy.origins import Origin
 from isotherm.servicekit.settings import Settings
 from isotherm.servicekit.throttling.rates import RateText
 
@@ -50,7 +51,7 @@ class WebSocketSettings(Settings):
 
     port: int | None = Field(None, ge=0, le=65535, description="Port to listen on; 0 picks a free one and logs it.")
     host: str = Field("127.0.0.1", description="Address to listen on.")
-    origins: list[str] = Field(
+    origins: list[Origin] = Field(
         default_factory=list,
         description="Origins of the web pages that may connect, such as `https://app.example`; `*` for any. Default: "
         "pages from the host and port to which they connect. A client that names no origin is no browser and may.",

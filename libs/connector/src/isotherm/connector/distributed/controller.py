@@ -206,8 +206,8 @@ class Controller:
         if not was_asked and connector is not None:
             task.failed(failure, connector.plan.restarts, now_ms)
 
-    def actions(self, now_ms: float) -> list[Action]:
-        """The actions to take now; the controller regards each as taken."""
+    def actions(self, now_ms: float, *, may_start: bool = True) -> list[Action]:
+        """The actions to take now; the controller regards each as taken. Without `may_start` no task starts."""
         actions: list[Action] = []
         desired = self._desired_tasks()
         for id, task in list(self._tasks.items()):
@@ -220,7 +220,7 @@ class Controller:
                 del self._tasks[id]
         for id, spec in desired.items():
             task = self._tasks.get(id) or self._new_task(id)
-            if task.phase is _Phase.IDLE and task.may_start(now_ms):
+            if may_start and task.phase is _Phase.IDLE and task.may_start(now_ms):
                 task.phase, task.spec, task.started_ms = _Phase.RUNNING, spec, now_ms
                 task.failure = task.retry_at_ms = None
                 actions.append(StartTask(id, spec.config, self._connectors[id.connector].desired.generation))

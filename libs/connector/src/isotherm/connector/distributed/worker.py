@@ -52,6 +52,12 @@ _END_CHECK_S = 0.1
 """How often the worker looks for the end of stopping tasks, while a revocation waits for them."""
 _CHANGES = 500
 """Most changes of connectors that are read in one turn."""
+_SURE_SHARE = 0.6
+"""A worker whose last turn is longer ago than this share of its session may have lost its partitions.
+
+The clients send heartbeats each third of a session at most, so the group cannot have taken partitions away before the
+other two thirds have passed without a turn.
+"""
 
 
 class Classes(Protocol):
@@ -96,6 +102,8 @@ class DistributedWorker:
         self._processes: dict[TaskId, TaskProcess] = {}
         self._is_rebalanced = False
         """Whether partitions came or went since the last reconciliation."""
+        self._turned_ms = self._starts_from_ms = 0.0
+        """When the last turn was, and from when on tasks may start again after turns that did not come."""
         # The monitoring server's threads read these two: they are replaced and never mutated.
         self._counts = self._controller.counts()
         self._ports: dict[TaskId, int] = {}
@@ -171,6 +179,7 @@ class DistributedWorker:
                 on_revoke=lambda _consumer, partitions: self._revoked(partitions, status),
                 on_lost=lambda _consumer, partitions: self._lost(partitions),
             )
+            self._turned_ms = _now_ms()
             while not self._stop.is_set():
                 self._poll(member)
                 self._read_changes(topic, 0.0 if self._is_rebalanced else _POLL_S)
@@ -213,13 +222,14 @@ class DistributedWorker:
         """Start and stop processes as the controller decides, and publish the status."""
         self._health.beat()
         self._is_rebalanced = False
-        now_ms = time.monotonic() * 1000
+        now_ms = _now_ms()
+        may_start = self._is_surely_member(now_ms)
         for id, process in list(self._processes.items()):
             failure = process.failure()
             if failure is not None:
                 del self._processes[id]
                 self._controller.ended(id, failure, now_ms)
-        for action in self._controller.actions(now_ms):
+        for action in self._controller.actions(now_ms, may_start=may_start):
             if isinstance(action, StartTask):
                 self._start(action, now_ms, status)
             elif isinstance(action, StopTask):
@@ -229,6 +239,20 @@ class DistributedWorker:
         self._ports = {id: port for id, process in self._processes.items() if (port := process.http_port) is not None}
         self._counts = self._controller.counts()
         status.publish(self._controller.reports(), self._counts)
+
+    def _is_surely_member(self, now_ms: float) -> bool:
+        """Return whether what this worker owns is certainly still its own, so that it may start tasks.
+
+        After a freeze of the process the group may have given its partitions to others, and only a later poll tells
+        so. When another session has passed with turns, a heartbeat was answered or the loss was told (ADR 156).
+        """
+        session_ms = self._settings.session_timeout_ms
+        still_ms = round(now_ms - self._turned_ms)
+        if still_ms > _SURE_SHARE * session_ms:
+            self._starts_from_ms = now_ms + session_ms
+            _log.warning("the worker stood still, no task starts for a session", still_ms=still_ms)
+        self._turned_ms = now_ms
+        return now_ms >= self._starts_from_ms
 
     def _start(self, start: StartTask, now_ms: float, status: WorkerStatus) -> None:
         launch = TaskLaunch(start.config, start.id.task, self._name, self._settings.group, start.generation)
@@ -271,6 +295,8 @@ class DistributedWorker:
         numbers = [one.partition for one in partitions]
         self._is_rebalanced = True
         self._controller.revoked(numbers)
+        # What is assigned from here on was assigned after the worker stood still.
+        self._turned_ms, self._starts_from_ms = _now_ms(), 0.0
         _log.warning("tasks' partitions lost to other workers", partitions=numbers)
 
     def _until_clear(self, partitions: Sequence[int], status: WorkerStatus) -> None:
@@ -278,3 +304,7 @@ class DistributedWorker:
         while not self._controller.is_clear(partitions):
             time.sleep(_END_CHECK_S)
             self._reconcile(status)
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from functools import partial
 
+from isotherm.alerts.rules.catalog import definition_of, rule_of, rules_in
+from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.connector.config import files
 from isotherm.connector.config.files import ConfigError, ConnectorConfig
 from isotherm.connector.config.masking import mask_of, masked_value
@@ -99,6 +101,25 @@ def password_target() -> Callable[[bytes], None]:
     return run
 
 
+def rule_target() -> Callable[[bytes], None]:
+    """Return the check that a rule of alerts, as JSON or in a file, is refused with a reason or survives its form."""
+
+    def run(data: bytes) -> None:
+        text = data.decode("utf-8", "replace")
+        rules = []
+        for read in (lambda: [rule_of(text)], lambda: rules_in(text)):
+            try:
+                rules += read()
+            except ValueError as error:
+                expect(bool(str(error)), "an error without a reason")
+        for rule in rules:
+            again = rule_of(definition_of(rule))
+            expect((again, again.version) == (rule, rule.version), "a rule changes in its form")
+            RuleBook([rule]).overridden([])
+
+    return run
+
+
 _FORMS: dict[str, tuple[bytes, ...]] = {
     "json": (b'{"name": "n", "config": {', b'"connector.class": "c"', b"\\ud800", b"1e999", b"[[", b"null"),
     "toml": (b"a = 1\n", b"[a.b]\n", b'"""', b"1979-05-27", b"0x", b"[[a]]\n"),
@@ -110,6 +131,18 @@ TARGETS = (
     *(
         Target(name=f"connector-{form}", make=partial(connector_target, form), dictionary=words)
         for form, words in _FORMS.items()
+    ),
+    Target(
+        name="alert-rule",
+        make=rule_target,
+        dictionary=(
+            b'[[rules]]\nkind = "above"\nmetric = "t"\nthreshold = 1\n',
+            b'{"kind": "any", "name": "x", "conditions": [{"kind": "below", "metric": "t", "threshold": 1}]}',
+            b'"schedule": {"timezone": "UTC", "periods": [{"begin": "08:00", "end": "24:00"}]}',
+            b'"text": "{value:.1f} {unit}"',
+            b"1e999",
+            b"[[[[",
+        ),
     ),
     Target(name="masking", make=masking_target, dictionary=(b"://", b"@", b"${env:", b"%", b"\\")),
     Target(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any, cast
 
 import isotherm.schemas
@@ -10,7 +11,7 @@ from isotherm.mqtt_proxy.codec.packets import PacketType, Publish
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.qos1 import Qos1Receiver
 from isotherm.mqtt_proxy.delivery.qos2 import Qos2Receiver
-from isotherm.mqtt_proxy.hotpath.compiled import FieldNames, PlainPublishes, ReadingEncoder
+from isotherm.mqtt_proxy.hotpath.compiled import CompiledSkim, FieldNames, PlainPublishes, ReadingEncoder
 from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
@@ -19,10 +20,12 @@ from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.protocol.ack_queue import AckQueue, PendingAcks
 from isotherm.mqtt_proxy.protocol.state_machine import Release, ServerProtocol
+from isotherm.mqtt_proxy.sessions.skimming import SessionSkim
 from isotherm.mqtt_proxy.sessions.store import Session
 from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
 from isotherm.proofs.fuzzing.target import Target, expect
 from isotherm.proofs.fuzzing.targets.mqtt import RULES
+from isotherm.proofs.fuzzing.targets.mqtt_streams import payload, stream
 from isotherm.servicekit.avro import encoder
 
 _NOW_MS = 1_790_000_000_000
@@ -37,6 +40,8 @@ INSERT INTO readings SELECT * FROM `plain/#`
     device_level=None,
     metrics=frozenset(),
 )
+_SCHEMA_ID = 7
+_SESSION_HEADER = b"\0" + _SCHEMA_ID.to_bytes(4, "big")
 _ENCODE = encoder(isotherm.schemas.schema("SensorReading", 1), 1)
 _CONNECTS = (
     b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c",
@@ -85,6 +90,22 @@ def publishes_target() -> Callable[[bytes], None]:
         expect(found.protocol.take_outgoing() == expected.protocol.take_outgoing(), "other answers")
         expect(found.unreleased() == expected.unreleased(), "another session")
         expect(found.protocol.packets_received == expected.protocol.packets_received, "another number of packets")
+
+    return run
+
+
+def sessions_target() -> Callable[[bytes], None]:
+    """Return the check that compiled code skims of a stored session what the other way does.
+
+    An input is the length of the client id, the client id, and what follows the header of the wire format.
+    """
+    found, expected = CompiledSkim(_SCHEMA_ID), SessionSkim(_SCHEMA_ID)
+
+    def run(data: bytes) -> None:
+        size = data[0] if data else 0
+        client_id, value = data[1 : 1 + size].decode("utf-8", "replace"), data[1 + size :]
+        for header in (_SESSION_HEADER, b""):
+            expect(found(client_id, header + value) == expected(client_id, header + value), "skimmed otherwise")
 
     return run
 
@@ -212,10 +233,37 @@ _MEMBERS = (
 )
 _PLAIN = b"\x00\x15devices/a/temperature"
 
+
+def _stream(random: Random) -> bytes:
+    terms = random.randrange(256)
+    return bytes((terms,)) + stream(random, terms % 2)
+
+
+def _session(random: Random) -> bytes:
+    """Return a client id and a stored session of it, mostly one that can be skimmed."""
+    client = b"c" * random.choice((0, 1, 9, 63, 64, 70))
+    length = 2 * len(client)
+    text = (bytes((length,)) if length < 128 else bytes((length & 0x7F | 0x80, length >> 7))) + client
+    pairs = random.choice((0, 0, 1, 3, 63))
+    committed = (bytes((2 * pairs,)) + b"".join(_integer(random) for _ in range(2 * pairs)) if pairs else b"") + b"\0"
+    expires = random.choice((b"\0", b"\2" + _integer(random)))
+    username = random.choice((b"\0", b"\2\4ab", b"\2\4\xc3\xbc", b"\2\2\xff", b"\2\x80\1" + b"u" * 64))
+    values = [_integer(random) for _ in range(4)]
+    record = text + values[0] + values[1] + committed + values[2] + values[3] + expires + username
+    return bytes((len(client),)) + client + record + random.choice((b"\0", b"\0", b"\0", b"\2", b""))
+
+
+def _integer(random: Random) -> bytes:
+    more = random.choice((0, 0, 1, 4, 5, 6, 8, 9))
+    return bytes(0x80 | random.randrange(128) for _ in range(more)) + bytes((random.randrange(128),))
+
+
 TARGETS = (
-    Target(name="mqtt-plain-readings", make=readings_target, dictionary=_MEMBERS),
+    Target(name="mqtt-plain-readings", make=readings_target, dictionary=_MEMBERS, generate=payload, is_native=True),
     Target(
         name="mqtt-plain-publishes",
+        generate=_stream,
+        is_native=True,
         make=publishes_target,
         dictionary=(
             b"\x32\x24" + _PLAIN + b'\x00\x01{"t": 1.5}',
@@ -228,5 +276,12 @@ TARGETS = (
             b"\x62\x02\x00\x01\x62\x02\x00\x02",
             b"\xc0\x00",
         ),
+    ),
+    Target(
+        name="mqtt-plain-sessions",
+        make=sessions_target,
+        dictionary=(_session(Random(1)), _session(Random(2))),
+        generate=_session,
+        is_native=True,
     ),
 )

@@ -16,6 +16,10 @@ from isotherm.proofs.history.format import AlertRule
 
 MOST_WAITING = 64
 """Readings of one metric that wait for earlier ones."""
+_TRUSTED = 32
+"""After so many readings of a metric in order none waits, until one comes out of order."""
+_REMEMBERED = 4
+"""The last event times, which tell a stale reading that comes for the first time from a repeat."""
 _MAY_COUNT = 1 / 16
 """A change that took longer than a rate's window by up to this share may count."""
 
@@ -62,14 +66,16 @@ def turns(readings: Sequence[AlertInput], reorder_ms: int) -> list[Turn] | None:
 def _turns(readings: Sequence[AlertInput], reorder_ms: int, *, by_clock: bool, first_waits: bool) -> Iterator[Turn]:
     """A reading waits `reorder_ms` of event time for earlier ones, unless it has the next number of its device.
 
-    A reading at or before the newest one that had its turn is stale. With `by_clock` the broker's time also lets
+    Nothing waits while the last readings have come in order. A reading at or before the newest one that had its turn is
+    stale; one that is no repeat shows disorder. With `by_clock` the broker's time also lets
     readings pass; without `first_waits` the first reading does not wait.
     """
     waiting: list[tuple[int, int, float, int]] = []
     position: tuple[int, int] | None = (
         None if first_waits else (-1, max(readings[0].sequence - 1, 0) if readings else 0)
     )
-    newest = 0
+    newest = in_order = 0
+    recent: list[int] = []
     for reading in readings:
         if by_clock:
             while waiting and waiting[0][0] + reorder_ms <= reading.appended:
@@ -78,18 +84,28 @@ def _turns(readings: Sequence[AlertInput], reorder_ms: int, *, by_clock: bool, f
         entry = (reading.event_time, reading.sequence, reading.value, reading.line)
         is_behind = bool(waiting) and entry[:2] <= waiting[-1][:2]
         is_repeat = is_behind and any(one[:2] == entry[:2] for one in waiting)
-        if is_repeat or (position is not None and entry[:2] <= position):
+        is_stale = position is not None and entry[:2] <= position
+        if is_repeat or is_stale:
+            if is_stale and recent and entry[0] > recent[0] and entry[0] not in recent:
+                recent, in_order = _with_time(recent, entry[0]), 0
             continue
         insort(waiting, entry)
+        in_order = in_order + 1 if reading.event_time >= newest else 0
         newest = max(newest, reading.event_time)
+        recent = _with_time(recent, reading.event_time)
         while waiting:
             follows = position is not None and waiting[0][1] == position[1] + 1
-            if not follows and waiting[0][0] + reorder_ms > newest and len(waiting) <= MOST_WAITING:
+            may_wait = in_order < _TRUSTED and not follows and len(waiting) <= MOST_WAITING
+            if may_wait and waiting[0][0] + reorder_ms > newest:
                 break
             position = waiting[0][:2]
             yield _turn(waiting.pop(0))
     for entry in waiting:
         yield Turn(entry[0], entry[2], entry[3], certain=False)
+
+
+def _with_time(recent: list[int], event_time: int) -> list[int]:
+    return recent if event_time in recent else sorted([*recent, event_time])[-_REMEMBERED:]
 
 
 def _turn(entry: tuple[int, int, float, int]) -> Turn:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from isotherm.alerts import service
-from isotherm.alerts.rules.kinds import RateRule, Rule, SilentRule, ThresholdRule, UnknownDeviceRule
+from isotherm.alerts.rules.catalog import Rule
+from isotherm.alerts.rules.kinds import RateRule, SilentRule, ThresholdRule, UnknownDeviceRule
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.proofs.kafka.clients.connection import Connection
 from isotherm.proofs.kernel.event_loop import VirtualEventLoop
@@ -75,7 +76,15 @@ def settings_of(terms: Terms) -> AlertsSettings:
         )
         for one in truth.RULES
     ]
-    silence = SilentRule(kind="silent", intervals=3, min_ms=truth.SILENCE_MS, interval_ms=truth.SILENCE_MS // 3)
+    silence = SilentRule(
+        kind="silent",
+        intervals=3,
+        min_ms=truth.SILENCE_MS,
+        interval_ms=truth.SILENCE_MS // 3,
+        # The truth knows the silence of devices only.
+        per_metric=False,
+        unreported_ms=0,
+    )
     unknown = UnknownDeviceRule(kind="unknown-device", for_ms=truth.UNKNOWN_FOR_MS)
     return AlertsSettings(
         name=truth.GROUP,
@@ -106,6 +115,7 @@ class _Run(WorkerFaults[_Replica]):
         self.cluster.create_topic(truth.LATEST, 2, is_compacted=True)
         self.cluster.create_topic(settings.dead_letter_topic)
         self.cluster.create_topic(DEVICES, is_compacted=True)
+        self.cluster.create_topic(settings.rules_topic, is_compacted=True)
         self.partitions = [
             (topic, number) for topic in (INPUT, settings.changelog) for number in range(terms.partitions)
         ]

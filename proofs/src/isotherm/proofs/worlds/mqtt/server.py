@@ -298,6 +298,10 @@ class NoConflicts:
     def check(self, *_: object) -> None:
         """Return at once."""
 
+    def others(self, *_: object) -> dict[int, str]:
+        """Return nobody at once."""
+        return {}
+
 
 def thread_pool(environment: Environment) -> Callable[..., ThreadPool]:
     """Return what makes the executors of the current process."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from isotherm.alerts.engine.conditions import Change
 from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState, alert_id
+from isotherm.alerts.rules import texts
+from isotherm.alerts.rules.device_table import LAYERS
+from isotherm.alerts.rules.kinds import BaseRule
 
 
-def record(device_id: str, rule_key: str, severity: str, kind: str, change: Change, unit: str) -> AlertRecord:
-    """Return one state of an alert as the plain values of an Alert record."""
+def record(
+    device_id: str, rule_key: str, severity: str, kind: str, change: Change, unit: str, text: str | None = None
+) -> AlertRecord:
+    """Return one state of an alert as the plain values of an Alert record; `text` replaces the kind's own message."""
     metric, _, name = rule_key.rpartition(".")
     closed = change.state == "closed"
     return {
@@ -24,7 +30,7 @@ def record(device_id: str, rule_key: str, severity: str, kind: str, change: Chan
         "metric": metric or None,
         "value": change.finding.measured,
         "threshold": change.finding.threshold,
-        "message": _sentence(kind, metric, change, unit),
+        "message": _sentence(kind, metric, change, unit) if text is None else text,
     }
 
 
@@ -64,7 +70,41 @@ def _sentence(kind: str, metric: str, change: Change, unit: str) -> str:
     if kind == "flat":
         return f"{metric} {'has stayed at' if opened else 'moves again:'} {value}{unit}"
     if kind == "silent":
-        return "no reading when one was due" if opened else "readings come again"
+        of_metric = f" of {metric}" if metric else ""
+        return f"no reading{of_metric} when one was due" if opened else f"readings{of_metric} come again"
+    if kind == "unreported":
+        return "the device has a record, and has never given a reading"
+    if kind == "removed":
+        return "the record of the device was removed"
+    if kind == "forgotten":
+        return "the device is forgotten: it has no record, and has given no reading for a long time"
     if kind == "unknown-device":
         return "the topic of devices has no record of this device" if opened else "the device is known now"
-    return "the rule was removed from the configuration"
+    if kind == "outside-schedule":
+        return f"{metric} {value}{unit} {'at' if opened else 'is no longer a matter of'} a time outside of the schedule"
+    if kind == "off-group-mean":
+        distance = f"{metric} is {value:g}{unit}" if value is not None else metric
+        return f"{distance} from the mean of its group, {'more' if opened else 'no longer more'} than {threshold}{unit}"
+    return "the conditions hold together" if opened else "the conditions no longer hold together"
+
+
+def text_of(
+    rule: BaseRule, device_id: str, change: Change, unit: str, attributes: Mapping[str, str | None], key: str = ""
+) -> str | None:
+    """Return the text of an alert that opens, from the rule's template; None without one, and when it closes.
+
+    `key` is the alert's, where it is not the rule's own: the silence of a metric has one.
+    """
+    if rule.text is None or change.state != "opened":
+        return None
+    metric, _, name = (key or rule.key).rpartition(".")
+    values = {
+        "device": device_id,
+        "rule": name,
+        "metric": metric,
+        "severity": rule.severity,
+        "unit": unit,
+        "value": change.finding.measured,
+        "threshold": change.finding.threshold,
+    }
+    return texts.render(rule.text, {**values, **{name: attributes.get(name) for name in LAYERS}})

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from isotherm.alerts.engine.device_state import MetricState, Point, RuleState
-from isotherm.alerts.rules.kinds import Bounds, FlatRule, MetricRule, RateRule
+from isotherm.alerts.rules.catalog import MetricRule
+from isotherm.alerts.rules.comparisons import OffGroupMeanRule, OutsideScheduleRule
+from isotherm.alerts.rules.group_means import GroupMean
+from isotherm.alerts.rules.kinds import Bounds, FlatRule, RateRule
 
 _PARTS = 16
 """Parts of a rate's window. Each part keeps at most one highest and one lowest value, dated to the part's end."""
@@ -54,19 +57,46 @@ def advance(rule_state: RuleState, at_ms: int, finding: Finding, for_ms: float) 
     return Change("opened", rule_state.opened_ms, at_ms, finding)
 
 
-def evaluate(rule: MetricRule, bounds: Bounds, rule_state: RuleState, metric: MetricState) -> Change | None:
-    """Evaluate a rule on the reading at the position of its metric; return the change of its alert."""
+def evaluate(
+    rule: MetricRule, bounds: Bounds, rule_state: RuleState, metric: MetricState, mean: GroupMean | None = None
+) -> Change | None:
+    """Evaluate a rule on the reading at the position of its metric; return the change of its alert.
+
+    `mean` is that of the device's group, for a rule that compares with it; None while it is not known.
+    """
     at_ms, value = metric.event_time_ms, metric.value
     if isinstance(rule, FlatRule):
         return _evaluate_flat(bounds, rule_state, at_ms, value)
     if isinstance(rule, RateRule):
         return advance(rule_state, at_ms, _rate(bounds, rule_state, metric), 0)
-    threshold, hysteresis = bounds["threshold"], bounds["hysteresis"]
-    if rule.kind == "above":
-        finding = Finding(value > threshold, value <= threshold - hysteresis, value, threshold)
+    if isinstance(rule, OffGroupMeanRule):
+        finding = _off_mean(bounds, at_ms, value, mean)
+    elif isinstance(rule, OutsideScheduleRule):
+        finding = _beyond(rule.beyond, bounds["threshold"], bounds["hysteresis"], value)
+        if rule.schedule.contains(at_ms):
+            finding = finding._replace(breaking=False, cleared=True)
     else:
-        finding = Finding(value < threshold, value >= threshold + hysteresis, value, threshold)
+        finding = _beyond(rule.kind, bounds["threshold"], bounds["hysteresis"], value)
     return advance(rule_state, at_ms, finding, bounds["for_ms"])
+
+
+def _beyond(direction: str, threshold: float, hysteresis: float, value: float) -> Finding:
+    if direction == "above":
+        return Finding(value > threshold, value <= threshold - hysteresis, value, threshold)
+    return Finding(value < threshold, value >= threshold + hysteresis, value, threshold)
+
+
+def _off_mean(bounds: Bounds, at_ms: int, value: float, mean: GroupMean | None) -> Finding:
+    """Return whether a value is too far from the mean. Without a usable mean nothing opens and nothing closes."""
+    threshold = bounds["threshold"]
+    if (
+        mean is None
+        or mean.device_count < bounds["min_devices"]
+        or abs(at_ms - mean.window_end_ms) > bounds["max_age_ms"]
+    ):
+        return Finding(False, False, None, threshold)
+    distance = abs(value - mean.mean)
+    return Finding(distance > threshold, distance <= threshold - bounds["hysteresis"], distance, threshold)
 
 
 def _rate(bounds: Bounds, rule_state: RuleState, metric: MetricState) -> Finding:

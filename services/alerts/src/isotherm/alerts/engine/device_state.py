@@ -5,10 +5,10 @@ newer of two values of a device whatever their order, and the time at which the 
 states can be recovered without parsing every JSON text.
 
 The compiled code writes a quiet device's state in a compact form instead of JSON. Little-endian: the byte COMPACT, the
-last sign of life (int64), the number of metrics (uint8), and each metric: its name and unit, six numbers, its trend
-(NaN while unknown), the flat rule's key (empty for none) with `since_ms` and anchor, the rate rule's key (empty for
-none) with its highest and its lowest points. A text is a length (uint8) and UTF-8, a list of points a length (uint8)
-and pairs of int64 and double.
+last sign of life (int64), the number of metrics (uint8), and each metric: its name and unit, its numbers with the trend
+(NaN while unknown), its recent times (a uint8 and so many int64), the flat rule's key (empty for none) with `since_ms`
+and anchor, the rate rule's key (empty for none) with its highest and its lowest points. A text is a length (uint8) and
+UTF-8, a list of points a length (uint8) and pairs of int64 and double.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ COMPACT = 1
 """The first byte after the header in the compact form. JSON begins with `{`."""
 _COMPACT_BYTE = bytes([COMPACT])
 _COMPACT_DEVICE = struct.Struct("<BqB")
-_COMPACT_METRIC = struct.Struct("<qqdqqid")
+_COMPACT_METRIC = struct.Struct("<qqdqdidqqqqdii")
+_TIME = struct.Struct("<q")
 _TIME_AND_VALUE = struct.Struct("<qd")
 
 MAX_METRICS = 64
@@ -69,6 +70,8 @@ class RuleState:
     """For rates: the values of the window that no later value exceeds, in order of time."""
     lowest: list[Point] = field(default_factory=list)
     """For rates: the values of the window that no later value is below, in order of time."""
+    version: str = ""
+    """Of the rule by which an alert is open or a condition holds; empty for a state that an earlier release wrote."""
 
     def is_idle(self) -> bool:
         """Return whether the state equals a new one, so that it need not be stored."""
@@ -86,16 +89,32 @@ class MetricState:
     unit: str = ""
     newest_ms: int = -1
     """Event time of the newest reading, including buffered ones."""
-    interval_ms: int = 0
-    """Usual interval between two readings, learned; 0 until the second reading."""
+    interval_ms: float = 0.0
+    """Usual gap between two readings, learned (`rhythm`); 0 until the second reading."""
     intervals_seen: int = 0
-    """From how many intervals `interval_ms` was learned."""
+    """From how many gaps `interval_ms` was learned, up to `rhythm.MAX_GAPS`."""
     buffered: list[BufferedReading] = field(default_factory=list)
     """Ordered by event time and sequence."""
     samples: list[Point] = field(default_factory=list)
     """Earlier values in a state that an earlier release wrote. The rate rules take them over."""
     trend_per_hour: float | None = None
     """Smoothed change per hour; None while it is not known."""
+    run: int = 0
+    """How many gaps in a row were longer than the usual one, or shorter if it is negative."""
+    longest_ms: float = 0.0
+    """Longest of the last gaps; it fades."""
+    pause_ms: int = 0
+    """The last gap that was longer than the limit of silence; 0 for none, or one that is forgotten."""
+    pause_at_ms: int = 0
+    """Event time at which it, or one like it, has ended."""
+    accepted_ms: int = 0
+    """Shortest limit of silence, because of pauses that come back; 0 without them."""
+    lag_ms: int = 0
+    """By how much the newest reading was measured before its ingest time: the device's clock, or its way here."""
+    in_order: int = 0
+    """How many readings have come in order since one did not, up to `reorder.TRUSTED`."""
+    recent: list[int] = field(default_factory=list)
+    """Event times of the last readings that have come, ascending."""
 
 
 @dataclass(slots=True)
@@ -110,6 +129,10 @@ class DeviceRuleState:
     """Event time of the newest reading that was applied."""
     outbox: list[AlertRecord] = field(default_factory=list)
     """Decided alerts that Kafka has not acknowledged yet."""
+    alive_since_ms: int = -1
+    """Event time at which the device came back, until each of its metrics has; else -1."""
+    is_forgotten: bool = False
+    """The state is removed when Kafka has acknowledged the alerts in its outbox."""
 
     def open_alerts(self, device_id: str) -> list[str]:
         """Return the sorted ids of the open alerts."""
@@ -140,6 +163,14 @@ def encode(state: DeviceRuleState, due_ms: int | None) -> bytes:
                     one.buffered,
                     one.samples,
                     one.trend_per_hour,
+                    one.run,
+                    one.longest_ms,
+                    one.pause_ms,
+                    one.pause_at_ms,
+                    one.accepted_ms,
+                    one.lag_ms,
+                    one.in_order,
+                    one.recent,
                 ]
                 for name, one in state.metrics.items()
             },
@@ -149,12 +180,15 @@ def encode(state: DeviceRuleState, due_ms: int | None) -> bytes:
                     rule.opened_ms,
                     rule.anchor,
                     rule.severity,
-                    *([rule.highest, rule.lowest] if rule.highest else []),
+                    *([rule.highest, rule.lowest] if rule.highest or rule.version else []),
+                    *([rule.version] if rule.version else []),
                 ]
                 for key, rule in state.rules.items()
             },
             "s": state.last_seen_ms,
             "o": state.outbox,
+            **({"a": state.alive_since_ms} if state.alive_since_ms >= 0 else {}),
+            **({"f": True} if state.is_forgotten else {}),
         },
         separators=(",", ":"),
         ensure_ascii=False,
@@ -174,7 +208,7 @@ def due_of(value: bytes) -> int | None:
 
 
 def is_compact(value: bytes) -> bool:
-    """Return whether a value of the changelog is in the compact form."""
+    """Return whether a value has the compact form, in which the state of a quiet device is written."""
     return value[_HEADER.size : _HEADER.size + 1] == _COMPACT_BYTE
 
 
@@ -188,7 +222,9 @@ def decode(value: bytes) -> DeviceRuleState:
     read = json.loads(value[_HEADER.size :])
     metrics = {name: _metric_state(*parts) for name, parts in read["m"].items()}
     rules = {key: _rule_state(*parts) for key, parts in read["w"].items()}
-    return DeviceRuleState(revision_of(value), metrics, rules, read["s"], read["o"])
+    return DeviceRuleState(
+        revision_of(value), metrics, rules, read["s"], read["o"], read.get("a", -1), read.get("f", False)
+    )
 
 
 def _rule_state(
@@ -198,8 +234,9 @@ def _rule_state(
     severity: str,
     highest: Iterable[list[Any]] = (),
     lowest: Iterable[list[Any]] = (),
+    version: str = "",
 ) -> RuleState:
-    return RuleState(since_ms, opened_ms, anchor, severity, _points(highest), _points(lowest))
+    return RuleState(since_ms, opened_ms, anchor, severity, _points(highest), _points(lowest), version)
 
 
 def _metric_state(
@@ -208,11 +245,19 @@ def _metric_state(
     value: float,
     unit: str,
     newest_ms: int,
-    interval_ms: int,
+    interval_ms: float,
     intervals_seen: int,
     buffered: list[list[Any]],
     samples: Iterable[list[Any]] = (),
     trend_per_hour: float | None = None,
+    run: int = 0,
+    longest_ms: float = 0.0,
+    pause_ms: int = 0,
+    pause_at_ms: int = 0,
+    accepted_ms: int = 0,
+    lag_ms: int = 0,
+    in_order: int = 0,
+    recent: Iterable[int] = (),
 ) -> MetricState:
     readings = [BufferedReading(*one) for one in buffered]
     return MetricState(
@@ -221,11 +266,19 @@ def _metric_state(
         value,
         unit,
         newest_ms,
-        interval_ms,
+        float(interval_ms),
         intervals_seen,
         readings,
         _points(samples),
         trend_per_hour,
+        run,
+        longest_ms,
+        pause_ms,
+        pause_at_ms,
+        accepted_ms,
+        lag_ms,
+        in_order,
+        list(recent),
     )
 
 
@@ -239,17 +292,7 @@ def _decode_compact(value: bytes) -> DeviceRuleState:
     state = DeviceRuleState(revision_of(value), last_seen_ms=int(last_seen_ms))
     for _ in range(int(count)):
         name, unit = reader.text(), reader.text()
-        event_ms, sequence, measured, newest_ms, interval_ms, seen, trend = reader.numbers(_COMPACT_METRIC)
-        state.metrics[name] = MetricState(
-            int(event_ms),
-            int(sequence),
-            measured,
-            unit,
-            int(newest_ms),
-            int(interval_ms),
-            int(seen),
-            trend_per_hour=None if math.isnan(trend) else trend,
-        )
+        state.metrics[name] = _compact_metric(reader, unit)
         if flat := reader.text():
             since_ms, anchor = reader.numbers(_TIME_AND_VALUE)
             state.rules[flat] = RuleState(since_ms=int(since_ms), anchor=anchor)
@@ -258,6 +301,30 @@ def _decode_compact(value: bytes) -> DeviceRuleState:
     if reader.at != len(value):
         raise ValueError("the compact state does not end with the value")
     return state
+
+
+def _compact_metric(reader: _CompactReader, unit: str) -> MetricState:
+    numbers = reader.numbers(_COMPACT_METRIC)
+    event_ms, sequence, measured, newest_ms, interval_ms, seen, trend, *rhythm = numbers
+    pause_ms, pause_at_ms, accepted_ms, lag_ms, longest_ms, run, in_order = rhythm
+    return MetricState(
+        int(event_ms),
+        int(sequence),
+        measured,
+        unit,
+        int(newest_ms),
+        interval_ms,
+        int(seen),
+        trend_per_hour=None if math.isnan(trend) else trend,
+        run=int(run),
+        longest_ms=longest_ms,
+        pause_ms=int(pause_ms),
+        pause_at_ms=int(pause_at_ms),
+        accepted_ms=int(accepted_ms),
+        lag_ms=int(lag_ms),
+        in_order=int(in_order),
+        recent=reader.times(),
+    )
 
 
 class _CompactReader:
@@ -273,6 +340,11 @@ class _CompactReader:
         begin = self.at + 1
         self.at = begin + self._value[self.at]
         return self._value[begin : self.at].decode()
+
+    def times(self) -> list[int]:
+        length = self._value[self.at]
+        self.at += 1
+        return [int(self.numbers(_TIME)[0]) for _ in range(length)]
 
     def points(self) -> list[Point]:
         length = self._value[self.at]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from isotherm.alerts.engine.device_state import DeviceRuleState, MetricState, RuleState
+from isotherm.alerts.rules.comparisons import OutsideScheduleRule
 from isotherm.alerts.rules.device_table import DeviceMetadata
 from isotherm.alerts.rules.kinds import Bounds, FlatRule, RateRule, ThresholdRule
 from isotherm.alerts.rules.rule_book import RuleBook
@@ -33,14 +34,13 @@ class RateBounds(NamedTuple):
 
 
 class SilenceBounds(NamedTuple):
-    """When the device is silent: after `intervals` of its intervals, and not before `min_ms`.
-
-    `interval_ms` is the configured interval, 0 for the learned one.
-    """
+    """The bounds of the rule `silent` (`rhythm`). `per_metric`: a metric can be silent while others are not."""
 
     intervals: float
+    cautious_intervals: float
     min_ms: int
     interval_ms: int
+    per_metric: bool
 
 
 class QuietBounds(NamedTuple):
@@ -51,13 +51,18 @@ class QuietBounds(NamedTuple):
     flat: FlatBounds | None
     rate: RateBounds | None
     silence: SilenceBounds | None
+    forget_ms: int
+    """After how long without a reading the device is forgotten; 0 for never."""
 
 
 def quiet_bounds(
-    rules: RuleBook, default_bounds: Mapping[str, Bounds], metric: str, device: DeviceMetadata | None
+    rules: RuleBook, default_bounds: Mapping[str, Bounds], metric: str, device: DeviceMetadata | None, forget_ms: int
 ) -> QuietBounds | None:
-    """Return the bounds of a metric of a device; None when a rule needs every reading."""
-    if device is None and rules.unknown_device is not None:
+    """Return the bounds of a metric of a device; None when a rule needs every reading.
+
+    `forget_ms` is after how long without a reading the device is forgotten, 0 for never.
+    """
+    if (device is None and rules.unknown_device is not None) or metric in rules.combined:
         return None
     bounds = device.bounds if device else default_bounds
     low, high = -math.inf, math.inf
@@ -65,8 +70,10 @@ def quiet_bounds(
     rate: RateBounds | None = None
     for rule in rules.by_metric.get(metric, ()):
         values = bounds[rule.key]
-        if isinstance(rule, ThresholdRule):
-            if rule.kind == "above":
+        if isinstance(rule, (ThresholdRule, OutsideScheduleRule)):
+            # Outside of its schedule or not: a value that is not beyond the threshold breaks no rule.
+            direction = rule.beyond if isinstance(rule, OutsideScheduleRule) else rule.kind
+            if direction == "above":
                 high = min(high, values["threshold"])
             else:
                 low = max(low, values["threshold"])
@@ -80,13 +87,19 @@ def quiet_bounds(
     silence = None
     if rules.silent is not None:
         values = bounds[rules.silent.key]
-        silence = SilenceBounds(values["intervals"], int(values["min_ms"]), int(values["interval_ms"]))
-    return QuietBounds(low, high, flat, rate, silence)
+        silence = SilenceBounds(
+            values["intervals"],
+            values["cautious_intervals"],
+            int(values["min_ms"]),
+            int(values["interval_ms"]),
+            rules.silent.per_metric,
+        )
+    return QuietBounds(low, high, flat, rate, silence, forget_ms)
 
 
 def is_quiet(state: DeviceRuleState, bounds: Mapping[str, QuietBounds | None]) -> bool:
     """Return whether nothing of a device is open, pending or waiting; `bounds` are those of its metrics."""
-    if state.outbox or not state.metrics:
+    if state.outbox or not state.metrics or state.alive_since_ms >= 0 or state.is_forgotten:
         return False
     histories: set[str] = set()
     for name, metric in state.metrics.items():

@@ -8,9 +8,9 @@ effects as many short ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from isotherm.alerts.engine import alert_records, quiet, reorder, trend
+from isotherm.alerts.engine import alert_records, combinations, quiet, reorder, rhythm, rule_changes, silence, trend
 from isotherm.alerts.engine.conditions import Change, Finding, advance, evaluate
 from isotherm.alerts.engine.device_state import (
     DEFAULT_SEVERITY,
@@ -22,26 +22,30 @@ from isotherm.alerts.engine.device_state import (
     RuleState,
 )
 from isotherm.alerts.engine.reading import Reading
+from isotherm.alerts.engine.silence import SILENT, SilenceWatch, Tell
+from isotherm.alerts.rules.catalog import Rule
+from isotherm.alerts.rules.comparisons import OffGroupMeanRule
 from isotherm.alerts.rules.device_table import DeviceMetadata
-from isotherm.alerts.rules.kinds import BaseRule, Bounds
+from isotherm.alerts.rules.group_means import GroupMean, GroupMeans
+from isotherm.alerts.rules.kinds import Bounds
 from isotherm.alerts.rules.rule_book import RuleBook
 
-_MIN_INTERVALS = 5
-"""How many intervals between readings must be known before a device can become silent."""
-_WEIGHT = 8
-"""The usual interval is an exponential mean in which a new interval counts for an eighth."""
 UNKNOWN = "unknown-device"
-SILENT = "silent"
+_UNREPORTED = "unreported"
 
 
 @dataclass(frozen=True)
 class RuleEngine:
-    """Applies the rules to one device at a time. `reorder_ms` is how long a reading waits for earlier readings."""
+    """Applies the rules to one device at a time."""
 
     rules: RuleBook
     default_bounds: Mapping[str, Bounds]
     reorder_ms: int
+    """How long a reading waits for earlier readings, unless its metric has shown that it need not."""
     max_metrics: int = MAX_METRICS
+    forget_ms: int = 0
+    """After how long without a reading a device without a record is forgotten; 0 for never."""
+    means: GroupMeans = field(default_factory=GroupMeans)
 
     def admits(self, state: DeviceRuleState, reading: Reading) -> bool:
         """Return whether the device may have the reading's metric: the number of metrics is limited."""
@@ -52,14 +56,19 @@ class RuleEngine:
     ) -> list[AlertRecord] | None:
         """Apply a reading that the engine admits to the state of its device.
 
-        Returns the alerts that follow, None when the reading is stale.
+        Returns the alerts that follow, None when the reading is stale. A stale reading that comes for the first time
+        shows that the readings of its metric do not come in order: that raises the revision, too.
         """
         metric = state.metrics.get(reading.metric) or MetricState()
         buffered = BufferedReading(reading.event_time_ms, reading.sequence, reading.value, reading.unit)
+        is_disorder = reorder.is_first_disorder(metric, reading.event_time_ms)
         if not reorder.offer(metric, buffered):
+            state.revision += is_disorder
             return None
-        state.metrics[reading.metric] = metric
-        alerts: list[AlertRecord] = []
+        if reading.event_time_ms == metric.newest_ms:
+            metric.lag_ms = max(reading.ingest_time_ms - reading.event_time_ms, 0)
+        state.metrics[reading.metric], state.is_forgotten = metric, False
+        alerts = self._end_changed(state, reading.device_id)
         self._release(state, reading.device_id, reading.metric, device, alerts)
         while sum(len(one.buffered) for one in state.metrics.values()) > reorder.MAX_BUFFERED_OF_DEVICE:
             waiting = [name for name, one in state.metrics.items() if one.buffered]
@@ -74,7 +83,8 @@ class RuleEngine:
 
         With the state of a quiet device they are all that the compiled code knows of the rules.
         """
-        return quiet.quiet_bounds(self.rules, self.default_bounds, metric, device)
+        forget_ms = self.forget_ms if device is None else 0
+        return quiet.quiet_bounds(self.rules, self.default_bounds, metric, device, forget_ms)
 
     def quiet_bounds_of(self, state: DeviceRuleState, device: DeviceMetadata | None) -> list[quiet.QuietBounds] | None:
         """Return the bounds of each metric of a device of which nothing is open, pending or waiting, else None."""
@@ -88,8 +98,8 @@ class RuleEngine:
 
         Returns the alerts that follow, None when nothing was due.
         """
-        alerts: list[AlertRecord] = []
-        was_due = False
+        alerts = self._end_changed(state, device_id)
+        was_due = bool(alerts)
         # Advance from one due time to the next, because the effects of one decide when the next is.
         while (at_ms := self.due_ms(state, device)) is not None and at_ms <= now_ms:
             was_due = True
@@ -97,18 +107,54 @@ class RuleEngine:
             for name in waiting:
                 self._release(state, device_id, name, device, alerts, at_ms)
             if not waiting:
-                self._open_silence(state, device_id, at_ms, alerts)
+                self._advance_silence(state, device_id, device, at_ms, alerts)
         if not was_due:
             return None
         state.revision += 1
         state.outbox.extend(alerts)
         return alerts
 
+    def is_changed(self, state: DeviceRuleState) -> bool:
+        """Return whether something of a device is open or pending by a rule that was removed or changed since."""
+        return rule_changes.has_ended(self.rules, state)
+
+    def end_changed(self, state: DeviceRuleState, device_id: str) -> list[AlertRecord]:
+        """Close what rules have opened that were removed or changed since; return the alerts that follow."""
+        alerts = self._end_changed(state, device_id)
+        state.revision += 1
+        state.outbox.extend(alerts)
+        return alerts
+
+    def _end_changed(self, state: DeviceRuleState, device_id: str) -> list[AlertRecord]:
+        alerts = []
+        for key, ended, closed_ms, reason in rule_changes.end(self.rules, state):
+            assert ended.opened_ms is not None
+            change = Change("closed", ended.opened_ms, closed_ms, Finding(False, True, None, None))
+            alerts.append(alert_records.record(device_id, key, ended.severity, "", change, "", reason))
+        return alerts
+
     def due_ms(self, state: DeviceRuleState, device: DeviceMetadata | None) -> int | None:
         """Return when `advance_time` will have an effect if no reading comes, in epoch ms; None for never."""
+        if state.is_forgotten:
+            return None
         times = [reorder.due_ms(metric, self.reorder_ms) for metric in state.metrics.values()]
-        times.append(self._silent_ms(state, device))
+        times += [self._forgotten_ms(state, device)]
+        watch = self._watch(device)
+        if watch is not None:
+            silent_ms = watch.silent_ms(state)
+            times += [None if silent_ms is None else silent_ms + _lag_ms(state), watch.unreported_ms(state, device)]
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
+
+    def remove(self, state: DeviceRuleState, device_id: str, at_ms: int) -> list[AlertRecord]:
+        """Close every alert of a device whose record was removed at `at_ms` (epoch ms); return the alerts that follow.
+
+        The state is forgotten.
+        """
+        alerts: list[AlertRecord] = []
+        self._forget(state, device_id, at_ms, alerts, "removed")
+        state.revision += 1
+        state.outbox.extend(alerts)
+        return alerts
 
     def _release(
         self,
@@ -126,8 +172,12 @@ class RuleEngine:
         while reorder.release(metric, self.reorder_ms, now_ms, over_limit=over_limit) is not None:
             over_limit = False
             self._mark_seen(state, device_id, metric.event_time_ms, device, alerts)
-            _learn_interval(metric, before[0], self._silence_ms(state, device))
             now = metric.event_time_ms, metric.value
+            watch = self._watch(device)
+            silence.close(state, silence.key_of(name), now[0], self._teller(device_id, device, alerts))
+            rule_changes.forget_ended(state, silence.key_of(name), now[0])
+            if before[0] >= 0:
+                rhythm.learn(metric, now[0] - before[0], None if watch is None else watch.metric_limit_ms(metric))
             metric.trend_per_hour, before = trend.followed(metric.trend_per_hour, before, now), now
             self._evaluate(state, device_id, name, metric, device, alerts)
 
@@ -142,11 +192,27 @@ class RuleEngine:
     ) -> None:
         bounds = device.bounds if device else self.default_bounds
         for rule in self.rules.by_metric.get(name, ()):
-            rule_state = state.rules.get(rule.key) or RuleState()
-            change = evaluate(rule, bounds[rule.key], rule_state, metric)
-            self._store(state, device_id, rule, rule_state, change, metric.unit, alerts)
+            known = state.rules.get(rule.key)
+            if known is not None and rule_changes.is_held(known, metric.event_time_ms):
+                continue
+            rule_state = rule_changes.taken_up(rule, known)
+            mean = self._mean(rule, device) if isinstance(rule, OffGroupMeanRule) else None
+            change = evaluate(rule, bounds[rule.key], rule_state, metric, mean)
+            self._store(state, device_id, rule, rule_state, change, metric.unit, device, alerts)
         metric.samples.clear()
-        self._close_removed_rules(state, device_id, metric.event_time_ms, alerts)
+        for combined in self.rules.combined.get(name, ()):
+            known, at_ms = state.rules.get(combined.key), combinations.time_of(combined, state.metrics)
+            if known is not None and rule_changes.is_held(known, at_ms):
+                continue
+            rule_state = rule_changes.taken_up(combined, known)
+            finding = combinations.find(combined, state.metrics, at_ms)
+            change = advance(rule_state, at_ms, finding, bounds[combined.key]["for_ms"])
+            self._store(state, device_id, combined, rule_state, change, "", device, alerts)
+        rule_changes.forget_removed(self.rules, state, metric.event_time_ms)
+
+    def _mean(self, rule: OffGroupMeanRule, device: DeviceMetadata | None) -> GroupMean | None:
+        group = device.attributes.get(rule.group) if device is not None else None
+        return None if group is None else self.means.get(rule.group, group, rule.metric)
 
     def _evaluate_unknown(
         self,
@@ -161,78 +227,91 @@ class RuleEngine:
         # Most devices are known and need no state of this rule.
         if rule is None or (device is not None and rule_state is None):
             return
-        rule_state = rule_state or RuleState()
+        if rule_state is not None and rule_changes.is_held(rule_state, at_ms):
+            return
+        rule_state = rule_changes.taken_up(rule, rule_state)
         finding = Finding(device is None, device is not None, None, None)
         bounds = device.bounds if device else self.default_bounds
         change = advance(rule_state, at_ms, finding, bounds[UNKNOWN]["for_ms"])
-        self._store(state, device_id, rule, rule_state, change, "", alerts)
-
-    def _close_removed_rules(
-        self, state: DeviceRuleState, device_id: str, at_ms: int, alerts: list[AlertRecord]
-    ) -> None:
-        """Close the alerts of rules that are no longer configured, so that every open alert closes."""
-        if state.rules.keys() <= self.rules.keys:
-            return
-        for key in sorted(state.rules.keys() - self.rules.keys):
-            rule_state = state.rules.pop(key)
-            if rule_state.opened_ms is not None:
-                closed_ms = max(at_ms, rule_state.opened_ms)
-                change = Change("closed", rule_state.opened_ms, closed_ms, Finding(False, True, None, None))
-                alerts.append(alert_records.record(device_id, key, rule_state.severity, "rule", change, ""))
+        self._store(state, device_id, rule, rule_state, change, "", device, alerts)
 
     def _store(
         self,
         state: DeviceRuleState,
         device_id: str,
-        rule: BaseRule,
+        rule: Rule,
         rule_state: RuleState,
         change: Change | None,
         unit: str,
+        device: DeviceMetadata | None,
         alerts: list[AlertRecord],
     ) -> None:
         if change is not None:
             if change.state == "opened":
                 rule_state.severity = rule.severity
-            alerts.append(alert_records.record(device_id, rule.key, rule_state.severity, rule.kind, change, unit))
+            text = alert_records.text_of(rule, device_id, change, unit, device.attributes if device else {})
+            alerts.append(alert_records.record(device_id, rule.key, rule_state.severity, rule.kind, change, unit, text))
             if change.state == "closed":
                 rule_state.severity = DEFAULT_SEVERITY
+        rule_changes.note_version(self.rules, rule, rule_state)
         if rule_state.is_idle():
             state.rules.pop(rule.key, None)
         else:
             state.rules[rule.key] = rule_state
 
-    def _silence_ms(self, state: DeviceRuleState, device: DeviceMetadata | None) -> int | None:
-        """Return after how many ms without a reading the device is silent; None while that is not known."""
-        if self.rules.silent is None:
-            return None
-        bounds = (device.bounds if device else self.default_bounds)[SILENT]
-        interval_ms = int(bounds["interval_ms"])
-        if not interval_ms:
-            learned = [one.interval_ms for one in state.metrics.values() if one.intervals_seen >= _MIN_INTERVALS]
-            if not learned:
-                return None
-            interval_ms = min(learned)
-        return max(int(bounds["intervals"] * interval_ms), int(bounds["min_ms"]), self.reorder_ms + 1)
-
-    def _silent_ms(self, state: DeviceRuleState, device: DeviceMetadata | None) -> int | None:
-        """Return when the device becomes silent without a further reading; None when it is silent or never will be."""
-        # A buffered reading is a sign of life, too.
-        waiting = [one.buffered[-1].event_time_ms for one in state.metrics.values() if one.buffered]
-        seen_ms = max([state.last_seen_ms, *waiting])
-        return self._silent_after(state, device, seen_ms)
-
-    def _silent_after(self, state: DeviceRuleState, device: DeviceMetadata | None, seen_ms: int) -> int | None:
-        silence_ms = self._silence_ms(state, device)
-        if silence_ms is None or seen_ms < 0 or SILENT in state.rules:
-            return None
-        return seen_ms + silence_ms
-
-    def _open_silence(self, state: DeviceRuleState, device_id: str, at_ms: int, alerts: list[AlertRecord]) -> None:
+    def _watch(self, device: DeviceMetadata | None) -> SilenceWatch | None:
         rule = self.rules.silent
-        assert rule is not None
-        state.rules[SILENT] = RuleState(opened_ms=at_ms, severity=rule.severity)
-        change = Change("opened", at_ms, at_ms, Finding(True, False, None, None))
-        alerts.append(alert_records.record(device_id, rule.key, rule.severity, rule.kind, change, ""))
+        if rule is None:
+            return None
+        # While the rules are replaced, a device may have bounds of rules without this one already.
+        bounds = device.bounds.get(SILENT) if device else None
+        return SilenceWatch(rule, self.default_bounds[SILENT] if bounds is None else bounds, self.reorder_ms)
+
+    def _teller(self, device_id: str, device: DeviceMetadata | None, alerts: list[AlertRecord]) -> Tell:
+        rule, attributes = self.rules.silent, device.attributes if device else {}
+
+        def tell(key: str, severity: str, kind: str, change: Change) -> None:
+            text = alert_records.text_of(rule, device_id, change, "", attributes, key) if rule else None
+            alerts.append(alert_records.record(device_id, key, severity, kind, change, "", text))
+
+        return tell
+
+    def _forgotten_ms(self, state: DeviceRuleState, device: DeviceMetadata | None) -> int | None:
+        """Return when a device without a record is forgotten if no reading comes; None for never."""
+        if device is not None or not self.forget_ms or state.last_seen_ms < 0:
+            return None
+        seen_ms = max([state.last_seen_ms, *(metric.newest_ms for metric in state.metrics.values())])
+        return seen_ms + self.forget_ms + _lag_ms(state)
+
+    def _advance_silence(
+        self,
+        state: DeviceRuleState,
+        device_id: str,
+        device: DeviceMetadata | None,
+        at_ms: int,
+        alerts: list[AlertRecord],
+    ) -> None:
+        """Open the silence that is due at `at_ms`, or forget the device if that is due."""
+        watch, tell = self._watch(device), self._teller(device_id, device, alerts)
+        silent_ms = None if watch is None else watch.silent_ms(state)
+        if watch is not None and silent_ms is not None and silent_ms + _lag_ms(state) == at_ms:
+            watch.open(state, silent_ms, tell)
+        elif watch is not None and watch.unreported_ms(state, device) == at_ms:
+            watch.open(state, at_ms, tell, _UNREPORTED)
+        else:
+            self._forget(state, device_id, at_ms, alerts, "forgotten")
+
+    def _forget(self, state: DeviceRuleState, device_id: str, at_ms: int, alerts: list[AlertRecord], why: str) -> None:
+        for key in sorted(state.rules):
+            rule_state = state.rules[key]
+            if rule_state.opened_ms is not None:
+                closed_ms = max(at_ms, rule_state.opened_ms + 1)
+                change = Change("closed", rule_state.opened_ms, closed_ms, Finding(False, True, None, None))
+                alerts.append(alert_records.record(device_id, key, rule_state.severity, why, change, ""))
+        state.metrics.clear()
+        state.rules.clear()
+        state.last_seen_ms = state.alive_since_ms = -1
+        state.is_forgotten = True
 
     def _mark_seen(
         self,
@@ -247,37 +326,18 @@ class RuleEngine:
         Buffered readings of other metrics that were measured before `at_ms` are signs of life, too.
         """
         buffered = {one.event_time_ms for metric in state.metrics.values() for one in metric.buffered}
+        watch, tell = self._watch(device), self._teller(device_id, device, alerts)
         for seen_ms in sorted(one for one in {*buffered, at_ms} if state.last_seen_ms < one <= at_ms):
-            self._close_silence(state, device_id, seen_ms, device, alerts)
+            if watch is not None:
+                watch.end(state, seen_ms, tell)
+            rule_changes.forget_ended(state, SILENT, seen_ms)
             state.last_seen_ms = seen_ms
+            if watch is not None:
+                watch.look_at_metrics(state, seen_ms, tell)
             self._evaluate_unknown(state, device_id, seen_ms, device, alerts)
 
-    def _close_silence(
-        self,
-        state: DeviceRuleState,
-        device_id: str,
-        at_ms: int,
-        device: DeviceMetadata | None,
-        alerts: list[AlertRecord],
-    ) -> None:
-        """Close the silence before a sign of life at `at_ms`; open it first when `advance_time` has not done so."""
-        silent_ms = self._silent_after(state, device, state.last_seen_ms)
-        if silent_ms is not None and at_ms > silent_ms:
-            self._open_silence(state, device_id, silent_ms, alerts)
-        rule_state = state.rules.get(SILENT)
-        # A reading from before the silence does not close it, however late it arrives.
-        if rule_state is not None and rule_state.opened_ms is not None and at_ms > rule_state.opened_ms:
-            del state.rules[SILENT]
-            change = Change("closed", rule_state.opened_ms, at_ms, Finding(False, True, None, None))
-            alerts.append(alert_records.record(device_id, SILENT, rule_state.severity, SILENT, change, ""))
 
-
-def _learn_interval(metric: MetricState, before_ms: int, silence_ms: int | None) -> None:
-    interval_ms = metric.event_time_ms - before_ms
-    if before_ms < 0 or interval_ms <= 0 or (silence_ms is not None and interval_ms > silence_ms):
-        return
-    if metric.intervals_seen == 0:
-        metric.interval_ms = interval_ms
-    else:
-        metric.interval_ms += (interval_ms - metric.interval_ms) // _WEIGHT
-    metric.intervals_seen = min(metric.intervals_seen + 1, _MIN_INTERVALS)
+def _lag_ms(state: DeviceRuleState) -> int:
+    """Return by how much the device's newest reading was measured before it was taken in."""
+    newest = max(state.metrics.values(), key=lambda metric: metric.newest_ms, default=None)
+    return 0 if newest is None else newest.lag_ms

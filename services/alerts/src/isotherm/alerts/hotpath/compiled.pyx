@@ -7,6 +7,7 @@ The rule engine defines what is right. This module takes only readings for which
 cimport cython
 
 include "readings.pxi"
+include "rhythm.pxi"
 include "rows.pxi"
 include "records.pxi"
 include "texts.pxi"
@@ -151,6 +152,8 @@ cdef class QuietDevices(QuietTable):
         if reading.event_ms < metric.event_ms or (
             reading.event_ms == metric.event_ms and reading.sequence <= metric.sequence
         ):
+            if is_first_disorder(&metric.rhythm, reading.event_ms):
+                return ENGINE
             # A state from before a crash may never have been published.
             self._mark_changed(row)
             device.batch = 0
@@ -166,11 +169,16 @@ cdef class QuietDevices(QuietTable):
         cdef Plan *plan = &self._plans.at[metric.plan]
         cdef int64_t newest_ms = max(metric.newest_ms, reading.event_ms)
         cdef double value = reading.value
-        if reading.sequence != metric.sequence + 1 and reading.event_ms + self._reorder_ms > newest_ms:
+        cdef bint is_trusted = metric.rhythm.in_order >= TRUSTED - 1
+        if reading.sequence < 0:
+            return False
+        if reading.sequence != metric.sequence + 1 and not is_trusted and reading.event_ms + self._reorder_ms > newest_ms:
             return False
         if not (plan.low <= value <= plan.high) or not self._texts.equals(metric.unit, &reading.unit):
             return False
-        if reading.event_ms > device.last_seen_ms and reading.event_ms > device.due_ms:
+        if reading.event_ms > min(device.silent_ms, device.metric_due_ms):
+            return False
+        if changes_pause(&metric.rhythm, reading.event_ms, reading.event_ms - metric.event_ms):
             return False
         if plan.flat_key != ABSENT and not has_moved(metric, plan, value):
             if <double>(reading.event_ms - metric.since_ms) >= plan.for_ms:
@@ -194,7 +202,9 @@ cdef class QuietDevices(QuietTable):
             metric.rate_key = plan.rate_key
             add_point(&metric.highest, 1.0, at_ms, reading.value, plan.window_ms)
             add_point(&metric.lowest, -1.0, at_ms, reading.value, plan.window_ms)
-        learn_interval(metric, at_ms, self._silence_ms(device))
+        learn_gap(&metric.rhythm, at_ms - metric.event_ms)
+        note_newest(&metric.rhythm, at_ms)
+        metric.rhythm.lag_ms = max(reading.ingest_ms - at_ms, <int64_t>0)
         metric.trend = trend_after(metric, at_ms, reading.value)
         metric.event_ms, metric.sequence, metric.value = at_ms, reading.sequence, reading.value
         metric.newest_ms = max(metric.newest_ms, at_ms)

@@ -6,8 +6,6 @@ from libc.stdlib cimport free, malloc, realloc
 cdef enum:
     ABSENT = -1
     MAX_POINTS = 64            # of a list; 16 parts of the window need 18
-    MIN_INTERVALS = 5          # rule_engine._MIN_INTERVALS
-    WEIGHT = 8                 # rule_engine._WEIGHT
 
 cdef double HOUR_MS = 3_600_000.0          # trend.HOUR_MS
 cdef double TIME_CONSTANT_MS = 600_000.0   # trend.TIME_CONSTANT_MS
@@ -29,11 +27,10 @@ cdef struct Metric:
     int32_t plan               # ABSENT until the bounds are asked for
     int32_t flat_key           # ABSENT while the rule has no state
     int32_t rate_key
-    int32_t intervals_seen
     int64_t event_ms
     int64_t sequence
     int64_t newest_ms
-    int64_t interval_ms
+    Rhythm rhythm
     double value
     double trend               # NaN while unknown
     double anchor
@@ -51,6 +48,8 @@ cdef struct Device:
     int64_t revision
     int64_t last_seen_ms
     int64_t due_ms             # NEVER without a silence
+    int64_t silent_ms          # event time after which the device was silent; with bounds only
+    int64_t metric_due_ms      # event time after which one of its metrics was silent; with bounds only
     int64_t batch              # of which the engine has taken a reading
 
 cdef struct Rows:
@@ -70,6 +69,8 @@ cdef struct Plan:
     double threshold
     double window_ms
     double intervals
+    double cautious_intervals
+    int64_t forget_ms
     int64_t min_ms
     int64_t interval_ms
 
@@ -163,23 +164,6 @@ cdef inline double trend_after(Metric *metric, int64_t at_ms, double value) noex
     weight = -expm1(-<double>passed_ms / TIME_CONSTANT_MS)
     followed = (0.0 if isnan(metric.trend) else metric.trend) * (1.0 - weight) + change * weight
     return followed if isfinite(followed) else NAN
-
-
-cdef inline void learn_interval(Metric *metric, int64_t at_ms, int64_t silence_ms) noexcept:
-    """Take the interval before a reading into the usual one (rule_engine._learn_interval)."""
-    cdef int64_t interval_ms = at_ms - metric.event_ms
-    if interval_ms <= 0 or interval_ms > silence_ms:
-        return
-    if metric.intervals_seen == 0:
-        metric.interval_ms = interval_ms
-    else:
-        metric.interval_ms += floor_eighth(interval_ms - metric.interval_ms)
-    if metric.intervals_seen < MIN_INTERVALS:
-        metric.intervals_seen += 1
-
-
-cdef inline int64_t floor_eighth(int64_t number) noexcept:
-    return number // WEIGHT if number >= 0 else -((WEIGHT - 1 - number) // WEIGHT)
 
 
 cdef inline uint32_t hash_of(Bytes at, Py_ssize_t length, uint64_t seed) noexcept:

@@ -241,8 +241,8 @@ cdef class QuietTable:
     cdef int _fill(self, Metric *metric, str name, state, of_metric, dict rules) except -1:
         metric.name, metric.unit = self._texts.number(name.encode()), self._texts.number(state.unit.encode())
         metric.event_ms, metric.sequence, metric.value = state.event_time_ms, state.sequence, state.value
-        metric.newest_ms, metric.interval_ms = state.newest_ms, state.interval_ms
-        metric.intervals_seen = state.intervals_seen
+        metric.newest_ms = state.newest_ms
+        self._fill_rhythm(&metric.rhythm, state)
         metric.trend = NAN if state.trend_per_hour is None else state.trend_per_hour
         metric.plan = self._plans.number(of_metric)
         if of_metric.flat is not None and (flat := rules.get(of_metric.flat.key)) is not None:
@@ -271,8 +271,12 @@ cdef class QuietTable:
             metric = &self._metrics[at]
             metrics[self._texts.text(metric.name)] = MetricState(
                 metric.event_ms, metric.sequence, metric.value, self._texts.text(metric.unit), metric.newest_ms,
-                metric.interval_ms, metric.intervals_seen,
+                metric.rhythm.usual_ms, metric.rhythm.seen,
                 trend_per_hour=None if isnan(metric.trend) else metric.trend,
+                run=metric.rhythm.run, longest_ms=metric.rhythm.longest_ms,
+                pause_ms=metric.rhythm.pause_ms, pause_at_ms=metric.rhythm.pause_at_ms,
+                accepted_ms=metric.rhythm.accepted_ms, lag_ms=metric.rhythm.lag_ms, in_order=metric.rhythm.in_order,
+                recent=[metric.rhythm.recent[index] for index in range(metric.rhythm.recent_count)],
             )
             if metric.flat_key != ABSENT:
                 rules[self._texts.text(metric.flat_key)] = RuleState(since_ms=metric.since_ms, anchor=metric.anchor)
@@ -285,32 +289,46 @@ cdef class QuietTable:
         self._remove_device(row)
         return found
 
-    # Silence: the only place that knows how it is learned (rule_engine._silence_ms).
+    cdef int _fill_rhythm(self, Rhythm *rhythm, state) except -1:
+        rhythm.usual_ms, rhythm.seen, rhythm.run = state.interval_ms, state.intervals_seen, state.run
+        rhythm.longest_ms, rhythm.lag_ms, rhythm.in_order = state.longest_ms, state.lag_ms, state.in_order
+        rhythm.pause_ms, rhythm.pause_at_ms, rhythm.accepted_ms = state.pause_ms, state.pause_at_ms, state.accepted_ms
+        rhythm.recent_count = 0
+        for at_ms in state.recent:
+            rhythm.recent[rhythm.recent_count] = at_ms
+            rhythm.recent_count += 1
+        return 0
 
-    @cython.final
-    cdef int64_t _silence_ms(self, Device *device) noexcept:
-        """Return after how many ms without a reading a device is silent; NEVER while that is not known."""
-        cdef Metric *metric = &self._metrics[device.first]
-        cdef Plan *plan = &self._plans.at[metric.plan]
-        cdef int64_t interval_ms = plan.interval_ms
-        if not plan.has_silence:
-            return NEVER
-        if not interval_ms:
-            interval_ms = NEVER
-            while True:
-                if metric.intervals_seen >= MIN_INTERVALS:
-                    interval_ms = min(interval_ms, metric.interval_ms)
-                if metric.next == ABSENT:
-                    break
-                metric = &self._metrics[metric.next]
-            if interval_ms == NEVER:
-                return NEVER
-        return max(<int64_t>(plan.intervals * <double>interval_ms), plan.min_ms, self._reorder_ms + 1)
+    # Silence: the only place that knows when a device is silent (engine.silence).
 
     @cython.final
     cdef void _set_due(self, int32_t row) noexcept:
-        """Note when a device with bounds is due without a reading."""
+        """Note when a device with bounds is due without a reading, and after which event times it was silent."""
         cdef Device *device = &self._devices[row]
-        cdef int64_t silence_ms = self._silence_ms(device)
-        device.due_ms = NEVER if silence_ms == NEVER or device.last_seen_ms < 0 else device.last_seen_ms + silence_ms
+        cdef Metric *metric = &self._metrics[device.first]
+        cdef Plan *plan = &self._plans.at[metric.plan]
+        cdef int64_t shortest_ms = NEVER, limit_ms, newest_ms = metric.newest_ms, lag_ms = metric.rhythm.lag_ms
+        cdef int64_t configured_ms = <int64_t>(plan.intervals * <double>plan.interval_ms) if plan.has_silence else 0
+        device.silent_ms = device.metric_due_ms = device.due_ms = NEVER
+        while True:
+            if metric.newest_ms > newest_ms:
+                newest_ms, lag_ms = metric.newest_ms, metric.rhythm.lag_ms
+            limit_ms = NEVER
+            if plan.has_silence:
+                limit_ms = limit_of(&metric.rhythm, plan.intervals, plan.cautious_intervals, plan.min_ms)
+            if limit_ms != NEVER:
+                limit_ms = max(limit_ms, configured_ms, self._reorder_ms + 1)
+                device.metric_due_ms = min(device.metric_due_ms, metric.newest_ms + limit_ms)
+                shortest_ms = min(shortest_ms, limit_ms)
+            if metric.next == ABSENT:
+                break
+            metric = &self._metrics[metric.next]
+        if plan.has_silence and plan.interval_ms:
+            shortest_ms = max(configured_ms, plan.min_ms, self._reorder_ms + 1)
+        if device.last_seen_ms >= 0:
+            if shortest_ms != NEVER:
+                device.silent_ms = device.last_seen_ms + shortest_ms
+                device.due_ms = device.silent_ms + lag_ms
+            if plan.forget_ms:
+                device.due_ms = min(device.due_ms, device.last_seen_ms + plan.forget_ms + lag_ms)
         self._next_due_ms = min(self._next_due_ms, device.due_ms)

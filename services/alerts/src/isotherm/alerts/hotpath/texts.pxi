@@ -107,9 +107,10 @@ cdef class Plans:
             plan.threshold, plan.window_ms = bounds.rate.threshold, bounds.rate.window_ms
         plan.has_silence = bounds.silence is not None
         if bounds.silence is not None:
-            plan.intervals, plan.min_ms, plan.interval_ms = bounds.silence
+            plan.intervals, plan.cautious_intervals, plan.min_ms, plan.interval_ms, _per_metric = bounds.silence
         else:
             plan.interval_ms = 0
+        plan.forget_ms = bounds.forget_ms
         return 0
 
 
@@ -120,6 +121,8 @@ cdef list points_of(Points *points):
 
 cdef bint has_room(state) except -1:
     """Return whether the lists of a state fit into the compact form."""
-    return len(state.metrics) <= 255 and all(
-        len(rule.highest) <= MAX_POINTS and len(rule.lowest) <= MAX_POINTS for rule in state.rules.values()
+    return (
+        len(state.metrics) <= 255
+        and all(len(metric.recent) <= RECENT for metric in state.metrics.values())
+        and all(len(rule.highest) <= MAX_POINTS and len(rule.lowest) <= MAX_POINTS for rule in state.rules.values())
     )

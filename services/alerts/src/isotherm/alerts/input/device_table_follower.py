@@ -164,7 +164,7 @@ class DeviceTableFollower:
                 )
                 return
             else:
-                self._warn(device_id, self._table.put(device_id, record))
+                self._warn(device_id, self._table.put(device_id, record, message.timestamp()[1]))
                 self._changed.append(device_id)
                 self._metrics.known_devices.set(len(self._table))
                 return

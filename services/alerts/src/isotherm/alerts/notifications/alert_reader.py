@@ -13,6 +13,8 @@ from isotherm.servicekit.kafka.consuming import consume_available
 _REQUEST_S = 10.0
 _BATCH = 1_000
 _COMMIT_S = 1.0
+_CHECKED_COMMIT_MS = 60_000
+"""How far the stored time of silences' ends may be behind on a topic where nothing happens."""
 _CHECKED = "silences-checked-ms="
 """Before the time in the commit's metadata of partition 0, up to which the ends of silences are dealt with."""
 
@@ -76,7 +78,8 @@ class AlertReader:
             return
         self._commit_s = now_s + _COMMIT_S
         offsets = self._tracker.to_commit()
-        if at_once and self.is_reading and self.checked_ms > self._stored_ms:
+        is_old = self.checked_ms > self._stored_ms + _CHECKED_COMMIT_MS
+        if self.is_reading and (is_old or (at_once and self.checked_ms > self._stored_ms)):
             offsets = self._tracker.positions({0}) | offsets
         if not offsets:
             return

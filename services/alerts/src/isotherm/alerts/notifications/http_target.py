@@ -43,29 +43,36 @@ class HttpTarget:
     async def _post(self, post: Post) -> None:
         if self._client is None:
             self._client = httpx.AsyncClient(timeout=self._limit_s)
+        answers: list[httpx.Response] = []
+        problem = ""
         try:
             async with asyncio.timeout(self._limit_s):
-                status, retry_after_s = await self._exchange(self._client, post)
+                await self._exchange(self._client, post, answers)
         except TimeoutError:
-            raise NotDeliveredError(f"no answer within {self._route.timeout_ms} ms") from None
+            problem = f"no answer within {self._route.timeout_ms} ms"
         except (httpx.ProtocolError, httpx.InvalidURL, UnicodeError) as error:
             # The text of such an error may hold a header, and that a secret. It is not shown, nor chained.
-            raise NotDeliveredError(f"no answer: {type(error).__name__}") from None
+            problem = f"no answer: {type(error).__name__}"
         except (httpx.HTTPError, OSError) as error:
-            raise NotDeliveredError(f"no answer: {type(error).__name__}: {error}") from None
+            problem = f"no answer: {type(error).__name__}: {error}"
+        if not answers:
+            raise NotDeliveredError(problem)
+        # A server that has sent its status has decided, whatever becomes of the body.
+        status, retry_after_s = answers[0].status_code, _seconds(answers[0].headers.get("Retry-After"))
         if 200 <= status < 300:
             return
         if status >= 500 or status in _REPEATABLE:
             raise NotDeliveredError(f"answered {status}", retry_after_s)
         raise RefusedError(f"answered {status}")
 
-    async def _exchange(self, client: httpx.AsyncClient, post: Post) -> tuple[int, float]:
+    @staticmethod
+    async def _exchange(client: httpx.AsyncClient, post: Post, answers: list[httpx.Response]) -> None:
         async with client.stream("POST", post.url, content=post.body, headers=dict(post.headers)) as answer:
+            answers.append(answer)
             # The response must be read to its end before the connection can be used again. Its content is ignored.
             async for _part in answer.aiter_raw():
                 if answer.num_bytes_downloaded > _MAX_ANSWER_BYTES:
                     break
-            return answer.status_code, _seconds(answer.headers.get("Retry-After"))
 
 
 def _seconds(text: str | None) -> float:

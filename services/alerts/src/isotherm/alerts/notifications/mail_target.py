@@ -7,6 +7,8 @@ import smtplib
 import socket
 import ssl
 import threading
+import time
+from collections import OrderedDict
 from datetime import UTC, datetime
 
 from isotherm.alerts.notifications.targets import NotDeliveredError, RefusedError
@@ -14,6 +16,9 @@ from isotherm.alerts.routes.kinds import EmailRoute
 from isotherm.alerts.routes.mails import mail_of
 from isotherm.alerts.routes.notification import Notification
 from isotherm.servicekit import logs
+
+_MAX_REACHED = 1_000
+"""Most notifications on their way to some recipients only; of an older one everybody gets the repeat."""
 
 _log = logs.logger(__name__)
 
@@ -23,40 +28,43 @@ class MailTarget:
 
     def __init__(self, route: EmailRoute) -> None:
         self._route = route
+        self._reached: OrderedDict[str, set[str]] = OrderedDict()
+        """Who needs no repeat of a notification that some recipients' servers have put off, by its key."""
 
     def send(self, notification: Notification) -> None:
         """Send a mail. Raises NotDeliveredError, RefusedError and TemplateFailedError."""
         mail = mail_of(self._route, notification, datetime.now(UTC))
+        reached = self._reached.get(notification.key, set())
+        recipients = [one for one in self._route.recipients if one not in reached]
         limit_s = self._route.timeout_ms / 1000
-        client = self._client(limit_s)
-        # smtplib has a limit for each read only: the timer ends the exchange with a server that says one letter a time.
-        timer = threading.Timer(limit_s, _cut, (client,))
-        timer.daemon = True
-        timer.start()
+        client: _CuttableSmtp | None = None
+        timer: threading.Timer | None = None
         try:
-            self._greet(client)
-            refused = client.send_message(mail)
+            secured = self._route.security != "none"
+            context = ssl.create_default_context(cafile=self._route.ca_location) if secured else None
+            client = _CuttableSmtp(limit_s, context if self._route.security == "tls" else None)
+            # smtplib has a limit for each read only: the timer ends an exchange that comes letter by letter.
+            timer = threading.Timer(limit_s, client.cut)
+            timer.daemon = True
+            timer.start()
+            self._greet(client, context)
+            refused = client.send_message(mail, to_addrs=recipients)
             # The server has the mail: how the conversation ends changes nothing.
             with contextlib.suppress(smtplib.SMTPException, OSError):
                 client.quit()
         except (smtplib.SMTPException, OSError) as error:
             raise _failure(error) from None
         finally:
-            timer.cancel()
-            client.close()
-        if refused:
-            _log.warning("the server refuses recipients", route=self._route.name, recipients=sorted(refused))
+            if timer is not None:
+                timer.cancel()
+            if client is not None:
+                client.close()
+        self._judge(notification.key, refused)
 
     def close(self) -> None:
         """Nothing is open between two mails."""
 
-    def _client(self, limit_s: float) -> smtplib.SMTP:
-        # Without a host the constructor does not connect, so the timer can be started before.
-        if self._route.security == "tls":
-            return smtplib.SMTP_SSL(timeout=limit_s, context=self._context())
-        return smtplib.SMTP(timeout=limit_s)
-
-    def _greet(self, client: smtplib.SMTP) -> None:
+    def _greet(self, client: _CuttableSmtp, context: ssl.SSLContext | None) -> None:
         # The name that TLS verifies; smtplib sets it only when its constructor connects.
         client._host = self._route.host  # type: ignore[attr-defined]  # no public way to connect later
         code, reply = client.connect(self._route.host, self._route.port)
@@ -64,22 +72,81 @@ class MailTarget:
             raise smtplib.SMTPConnectError(code, reply)
         client.ehlo_or_helo_if_needed()
         if self._route.security == "starttls":
-            code, reply = client.starttls(context=self._context())
+            code, reply = client.starttls(context=context)
             if code != 220:
                 raise smtplib.SMTPResponseException(code, reply)
             client.ehlo_or_helo_if_needed()
         if self._route.username is not None and self._route.password is not None:
             client.login(self._route.username, self._route.password.get_secret_value())
 
-    def _context(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=self._route.ca_location)
+    def _judge(self, key: str, refused: dict[str, tuple[int, bytes]]) -> None:
+        """Let a mail be repeated to those recipients that the server has put off; the others have it, or never will."""
+        self._reached.pop(key, None)
+        final = sorted(one for one, (code, _reply) in refused.items() if code >= 500)
+        if final:
+            _log.warning("the server refuses recipients", route=self._route.name, recipients=final)
+        later = {one: code for one, (code, _reply) in refused.items() if code < 500}
+        if later:
+            self._reached[key] = set(self._route.recipients) - set(later)
+            if len(self._reached) > _MAX_REACHED:
+                self._reached.popitem(last=False)
+            raise NotDeliveredError(f"some recipients are put off: {sorted(set(later.values()))}")
 
 
-def _cut(client: smtplib.SMTP) -> None:
-    connection: socket.socket | None = getattr(client, "sock", None)
-    if connection is not None:
-        with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
+class _CuttableSmtp(smtplib.SMTP):
+    """A client whose connection another thread can cut at any time, also while TLS begins."""
+
+    def __init__(self, limit_s: float, context: ssl.SSLContext | None) -> None:
+        """Take how long everything may last, and what begins TLS at once; None: TLS begins later or never."""
+        # Without a host the constructor does not connect.
+        super().__init__(timeout=limit_s)
+        self._end_s = time.monotonic() + limit_s
+        self._context = context
+        # smtplib knows the socket only when it is connected and TLS has begun. This one leads to the same connection.
+        self._wire: socket.socket | None = None
+        self._is_cut = False
+
+    def cut(self) -> None:
+        """End the connection, or what would become one."""
+        self._is_cut = True
+        if self._wire is not None:
+            with contextlib.suppress(OSError):
+                self._wire.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection."""
+        super().close()
+        if self._wire is not None:
+            self._wire.close()
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        connection = self._connected(host, port)
+        connection.settimeout(timeout)
+        self._wire = connection.dup()
+        if self._is_cut:
+            connection.close()
+            raise TimeoutError("timed out")
+        if self._context is None:
+            return connection
+        return self._context.wrap_socket(connection, server_hostname=host)
+
+    def _connected(self, host: str, port: int) -> socket.socket:
+        """Connect to the first address that answers, within the limit of all of them. Raises OSError."""
+        failure = OSError(f"{host} has no address")
+        for family, kind, protocol, _name, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
+            left_s = self._end_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("timed out")
+            connection = socket.socket(family, kind, protocol)
+            try:
+                connection.settimeout(left_s)
+                connection.connect(address)
+            except OSError as error:
+                connection.close()
+                failure = error
+            else:
+                return connection
+        raise failure
 
 
 def _failure(error: Exception) -> Exception:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from isotherm.alerts.notifications.grouping import PendingAlert
-from isotherm.alerts.routes.notification import is_closed
-from isotherm.alerts.routes.silences import Silence
+from isotherm.alerts.routes.notification import Alert, is_closed
 from isotherm.servicekit.kafka.consuming import consume_available
 
 _BATCH = 1_000
@@ -17,7 +16,7 @@ _REQUEST_S = 10.0
 
 
 class MutedAlerts:
-    """Reads the topic of alerts from the first start of some silences to its present end, a batch at each call.
+    """Reads the topic of alerts from a time to its present end, a batch at each call.
 
     The topic itself says what was muted: an alert that Kafka has stored while a silence counted. So nothing more has
     to be stored, and a route that was away while a silence ended finds the same.
@@ -27,7 +26,8 @@ class MutedAlerts:
         self,
         consumer: Consumer,
         topic: str,
-        silences: list[Silence],
+        start_ms: int,
+        muted_until: Callable[[Alert, int], int | None],
         pending_of: Callable[[Message], PendingAlert | None],
     ) -> None:
         """Assign the partitions.
@@ -35,13 +35,13 @@ class MutedAlerts:
         Args:
             consumer: reports the ends of partitions; it is closed with this object.
             topic: the topic of alerts.
-            silences: those that have ended.
+            start_ms: no alert that is looked for was stored before it, epoch ms.
+            muted_until: until when silences mute a state of an alert that Kafka has stored at a time; None: not.
             pending_of: decodes a record; None for one that cannot be decoded.
         """
-        self._consumer, self._silences, self._pending_of = consumer, silences, pending_of
-        self.found: dict[str, PendingAlert] = {}
-        """The muted alerts that are open, as far as the topic is read, by id."""
-        start_ms = min(silence.starts_ms for silence in silences)
+        self._consumer, self._muted_until, self._pending_of = consumer, muted_until, pending_of
+        self.found: dict[str, tuple[PendingAlert, int]] = {}
+        """The muted alerts that are open, as far as the topic is read, by id, and when Kafka has stored them."""
         numbers = sorted(consumer.list_topics(topic, timeout=_REQUEST_S).topics[topic].partitions)
         asked = [TopicPartition(topic, number, start_ms) for number in numbers]
         starts = {one.partition: one.offset for one in consumer.offsets_for_times(asked, timeout=_REQUEST_S)}
@@ -77,11 +77,8 @@ class MutedAlerts:
         pending = self._pending_of(message)
         if pending is None:
             return
-        if is_closed(pending.alert):
-            self.found.pop(pending.alert["alert_id"], None)
-        elif any(self._was_muted(silence, pending, message.timestamp()[1]) for silence in self._silences):
-            self.found[pending.alert["alert_id"]] = pending
-
-    @staticmethod
-    def _was_muted(silence: Silence, pending: PendingAlert, at_ms: int) -> bool:
-        return silence.alert_id is None and silence.mutes(pending.alert, at_ms)
+        alert_id, at_ms = pending.alert["alert_id"], message.timestamp()[1]
+        if is_closed(pending.alert) or self._muted_until(pending.alert, at_ms) is None:
+            self.found.pop(alert_id, None)
+        else:
+            self.found[alert_id] = pending, at_ms

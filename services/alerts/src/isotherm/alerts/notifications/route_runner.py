@@ -32,6 +32,8 @@ READER = isotherm.schemas.schema("Alert", 1)
 MAX_PENDING = 20_000
 """Most states of alerts that a route holds in memory; the others wait in Kafka."""
 _POLL_S = 0.5
+_TURN_S = 5.0
+"""After this long no further attempt begins before the next poll, without which Kafka gives the route to another."""
 _JOIN_S = 5.0
 _CLASS = f"{__name__}.RouteRunner"
 
@@ -130,7 +132,7 @@ class RouteRunner:
                     ends = self._silence_ends(reader)
                     self._health.ready(self.part)
                 for message in messages:
-                    self._take(message, reader, dead_letters)
+                    self._take(message, reader, dead_letters, ends)
                 if ends is not None:
                     self._notify_after_silences(ends, reader)
                 self._notify(target, reader, dead_letters, ends)
@@ -171,7 +173,9 @@ class RouteRunner:
             return None
         return PendingAlert(record | {"attributes": self._attributes(record["device_id"])}, source)
 
-    def _take(self, message: Message, reader: AlertReader, dead_letters: DeadLetterQueue) -> None:
+    def _take(
+        self, message: Message, reader: AlertReader, dead_letters: DeadLetterQueue, ends: SilenceEnds | None
+    ) -> None:
         """Let an alert wait with its group, or settle it. Raises RegistryUnavailableError."""
         source = source_record(message)
         partition, offset = message.partition() or 0, message.offset() or 0
@@ -182,6 +186,8 @@ class RouteRunner:
             reader.settle(partition, offset)
             return
         alert = record | {"attributes": self._attributes(record["device_id"])}
+        if ends is not None:
+            ends.note(alert)
         outcome = None
         if not self._route.filter.takes(alert) or (is_closed(alert) and not self._route.send_resolved):
             outcome = "filtered"
@@ -201,7 +207,7 @@ class RouteRunner:
         now_s = time.monotonic()
         due = self._groups.take_due(now_s)
         self._deliveries += [Delivery(taken, self._route.retry_for_ms, now_s) for taken in due]
-        for delivery in [one for one in self._deliveries if one.next_s <= now_s]:
+        for delivery in sorted((one for one in self._deliveries if one.next_s <= now_s), key=lambda one: one.next_s):
             if self._ended.is_set():
                 return
             if self._attempt(delivery, target, dead_letters):
@@ -213,13 +219,15 @@ class RouteRunner:
                         ends.settle(pending.source.partition, pending.source.offset)
                 reader.checked_ms = reader.checked_ms if ends is None else ends.checked_ms
                 reader.commit(at_once=True)
+            if time.monotonic() - now_s > _TURN_S:
+                return
 
     def _attempt(self, delivery: Delivery, target: Target, dead_letters: DeadLetterQueue) -> bool:
         """Attempt a delivery; return whether nothing is left to do for it."""
         covered = delivery.taken.covered
         name = self._route.name
         try:
-            problem = delivery.attempt(target, time.monotonic())
+            problem = delivery.attempt(target, time.monotonic)
         except Exception as error:
             # Whatever is wrong with one notification must not stop the others: not even a fault in its template.
             self._dead_letter(list(covered), error, dead_letters)

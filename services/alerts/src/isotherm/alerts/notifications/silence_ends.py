@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, Message
 
 from isotherm.alerts.notifications.grouping import PendingAlert
 from isotherm.alerts.notifications.muted_alerts import MutedAlerts
+from isotherm.alerts.routes.notification import Alert, is_closed
 from isotherm.alerts.routes.silences import SilenceTable
 
 _READ_DELAY_MS = 300_000
@@ -41,6 +42,8 @@ class SilenceEnds:
         self._done: set[tuple[str, int]] = set()
         """Ids and ends of silences that this object has dealt with after `checked_ms`."""
         self._left: set[tuple[int | None, int | None]] = set()
+        self._closed: set[str] = set()
+        """Ids of alerts that the route has read as closed since the search began, maybe behind its end."""
 
     @property
     def is_busy(self) -> bool:
@@ -62,12 +65,18 @@ class SilenceEnds:
                 self._advance()
                 return []
             self._ending = set(ended)
-            self._search = MutedAlerts(self._make_consumer(), self._topic, list(ended.values()), self._pending_of)
+            since_ms = self._table.muted_since(ended.values())
+            consumer = self._make_consumer()
+            self._search = MutedAlerts(consumer, self._topic, since_ms, self._table.muted_until, self._pending_of)
         if not self._search.is_done:
             self._search.step()
         if not self._search.is_done:
             return []
-        found = [one for one in self._search.found.values() if not self._table.mutes(one.alert, now_ms)]
+        found = [
+            pending
+            for alert_id, (pending, at_ms) in self._search.found.items()
+            if alert_id not in self._closed and self._ends_now(pending.alert, at_ms, now_ms)
+        ]
         self.close()
         self._done |= self._ending
         self._left = {(one.source.partition, one.source.offset) for one in found}
@@ -75,12 +84,22 @@ class SilenceEnds:
             self._advance()
         return found
 
+    def note(self, alert: Alert) -> None:
+        """Note a state that the route has read: an alert that closes during a search is not found as an open one."""
+        if self._search is not None and is_closed(alert):
+            self._closed.add(alert["alert_id"])
+
     def settle(self, partition: int | None, offset: int | None) -> None:
         """Note that an alert is told, or never will be."""
         if self._left:
             self._left.discard((partition, offset))
             if not self._left:
                 self._advance()
+
+    def _ends_now(self, alert: Alert, at_ms: int, now_ms: int) -> bool:
+        """Return whether the last silence that muted an alert is one of those that have ended."""
+        until_ms = self._table.muted_until(alert, at_ms)
+        return any(until_ms == end_ms for _, end_ms in self._ending) and not self._table.is_acknowledged(alert, now_ms)
 
     def _advance(self) -> None:
         self.checked_ms = max(self.checked_ms, self._until_ms - self._read_delay_ms)
@@ -91,3 +110,4 @@ class SilenceEnds:
         if self._search is not None:
             self._search.close()
             self._search = None
+            self._closed.clear()

@@ -91,7 +91,8 @@ class SilenceFollower:
     def _apply(self, message: Message) -> None:
         silence_id, value = (message.key() or b"").decode(errors="replace"), message.value()
         try:
-            self._table.put(silence_id, None if value is None else silence_of(self._decode(value).record))
+            silence = None if value is None else silence_of(self._decode(value).record)
+            self._table.put(silence_id, silence, message.timestamp()[1])
         except (WireFormatError, ValueError) as error:
             self._metrics.silences_refused.inc()
             _log.error("a silence cannot be read, the previous one stays", silence=silence_id, reason=str(error))

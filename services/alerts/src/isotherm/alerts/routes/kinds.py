@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
+import ssl
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
@@ -14,8 +17,36 @@ from isotherm.servicekit.settings import Settings
 
 _NAME = r"^[a-z][a-z0-9-]{0,62}$"
 _HTTP = r"^https?://[^\s/]+"
+_MAILBOX = r"^[!#-'*+./-9=?A-Z^-~-]+@[A-Za-z0-9.-]+$"
+"""An address without quotes (RFC 5322, 3.2.3): in any other one a list of addresses could hide."""
 
-TextTemplate = Annotated[str, AfterValidator(templates.verify)]
+
+def _verified(template: str, others: ValidationInfo) -> str:
+    return templates.verify(template, _labels(others))
+
+
+def _labels(others: ValidationInfo) -> list[str]:
+    """Return the names that `group` has in a template of a route."""
+    return [label for label in others.data.get("group_by", ()) if label != "alert"]
+
+
+def _has_a_host(url: str) -> str:
+    parts = urlsplit(url)
+    # Reading the port raises ValueError for one that is no number, or too large.
+    if not parts.hostname or parts.port == 0 or any(letter.isspace() for letter in url):
+        raise ValueError("it is no address with a host, a port of 1 to 65535 or none, and no spaces")
+    return url
+
+
+def _fits_a_header(secret: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[\x21-\x7e]+", secret.get_secret_value()):
+        raise ValueError("a token has visible ASCII letters only, no spaces or line breaks")
+    return secret
+
+
+TextTemplate = Annotated[str, AfterValidator(_verified)]
+HttpUrl = Annotated[str, Field(pattern=_HTTP), AfterValidator(_has_a_host)]
+Token = Annotated[SecretStr, AfterValidator(_fits_a_header)]
 
 _SUMMARY = (
     "{% if count == 1 %}[{{ status }}] {{ alert.severity }}: {{ alert.device_id }} {{ alert.rule }}"
@@ -81,8 +112,8 @@ class WebhookRoute(BaseRoute):
     """Posts JSON, or what a template makes, to any address."""
 
     kind: Literal["webhook"]
-    url: str = Field(pattern=_HTTP, description="Address to post to.")
-    authorization_token: SecretStr | None = Field(None, description="Sent as `Authorization: Bearer ...`.")
+    url: HttpUrl = Field(description="Address to post to.")
+    authorization_token: Token | None = Field(None, description="Sent as `Authorization: Bearer ...`.")
     signing_secret: SecretStr | None = Field(
         None, description="Signs each post by HMAC-SHA256 in the headers of Standard Webhooks; `whsec_...` is base64."
     )
@@ -95,7 +126,9 @@ class WebhookRoute(BaseRoute):
     @classmethod
     def _is_sound(cls, template: str | None, others: ValidationInfo) -> str | None:
         if template is not None:
-            templates.verify(template, is_json=str(others.data.get("content_type")).startswith("application/json"))
+            templates.verify(
+                template, _labels(others), is_json=str(others.data.get("content_type")).startswith("application/json")
+            )
         return template
 
     @field_validator("signing_secret")
@@ -110,16 +143,23 @@ class AlertmanagerRoute(BaseRoute):
     """Posts alerts to Prometheus Alertmanager (API v2), which groups, silences and routes them itself."""
 
     kind: Literal["alertmanager"]
-    url: str = Field(pattern=_HTTP, description="Base address of Alertmanager, without `/api/v2/alerts`.")
+    url: HttpUrl = Field(description="Base address of Alertmanager, without `/api/v2/alerts`.")
     username: str | None = Field(None, description="User for HTTP's basic authentication.")
     password: SecretStr | None = Field(None, description="Its password.")
-    authorization_token: SecretStr | None = Field(None, description="Sent as `Authorization: Bearer ...`.")
+    authorization_token: Token | None = Field(None, description="Sent as `Authorization: Bearer ...`.")
     labels: dict[Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")], str] = Field(
         default_factory=dict, description="Labels that every alert gets, besides those of the alert and its device."
     )
     group_by: list[Label] = Field([], description="Alertmanager groups by itself; all alerts that wait go in one post.")
     group_wait_ms: int = Field(500, ge=0, le=3_600_000, description="How long the first alert waits for others.")
     group_interval_ms: int = Field(500, ge=0, le=86_400_000, description="Least time between two posts.")
+
+    @field_validator("send_resolved")
+    @classmethod
+    def _resolves(cls, send_resolved: bool) -> bool:
+        if not send_resolved:
+            raise ValueError("Alertmanager would show each alert for a year; its receivers have send_resolved")
+        return send_resolved
 
 
 class SlackRoute(BaseRoute):
@@ -145,7 +185,7 @@ class PagerDutyRoute(BaseRoute):
 
     kind: Literal["pagerduty"]
     secret_routing_key: SecretStr = Field(min_length=1, description="The integration key of the service.")
-    url: str = Field("https://events.pagerduty.com/v2/enqueue", pattern=_HTTP, description="Address of the API.")
+    url: HttpUrl = Field("https://events.pagerduty.com/v2/enqueue", description="Address of the API.")
     summary: TextTemplate = Field(DEFAULT_SUMMARY, description="Jinja template of the incident's title.")
     group_by: list[Label] = Field(
         ["alert"],
@@ -169,20 +209,32 @@ class EmailRoute(BaseRoute):
         "starttls", description="STARTTLS, which is required then (RFC 3207), TLS from the start (RFC 8314), or none."
     )
     ca_location: str | None = Field(None, description="PEM file of the authorities to trust; empty: the system's.")
-    username: str | None = Field(None, description="User for AUTH (RFC 4954).")
+    username: str | None = Field(None, pattern=r"^[\x20-\x7e]+$", description="User for AUTH (RFC 4954).")
     password: SecretStr | None = Field(None, validate_default=True, description="Its password.")
-    sender: Annotated[str, Field(pattern=r"^[^\s@<>]+@[^\s@<>]+$")] = Field(description="Address of the sender.")
-    recipients: list[Annotated[str, Field(pattern=r"^[^\s@<>]+@[^\s@<>]+$")]] = Field(
+    sender: Annotated[str, Field(pattern=_MAILBOX)] = Field(description="Address of the sender.")
+    recipients: list[Annotated[str, Field(pattern=_MAILBOX)]] = Field(
         min_length=1, description="Addresses; each mail goes to all of them."
     )
     subject: TextTemplate = Field(DEFAULT_SUMMARY, description="Jinja template of the subject.")
     text: TextTemplate = Field(DEFAULT_TEXT, description="Jinja template of the text.")
+
+    @field_validator("ca_location")
+    @classmethod
+    def _holds_authorities(cls, location: str | None) -> str | None:
+        if location is not None:
+            try:
+                ssl.create_default_context(cafile=location)
+            except OSError as error:  # also an SSLError
+                raise ValueError(f"it is no readable PEM file of authorities: {error.strerror or error}") from None
+        return location
 
     @field_validator("password")
     @classmethod
     def _is_kept(cls, password: SecretStr | None, others: ValidationInfo) -> SecretStr | None:
         if (others.data.get("username") is None) != (password is None):
             raise ValueError("username and password are given together or not at all")
+        if password is not None and not re.fullmatch(r"[\x20-\x7e]+", password.get_secret_value()):
+            raise ValueError("it has visible ASCII letters and spaces only")
         if password is not None and others.data.get("security") == "none":
             raise ValueError("with security = 'none' anybody could read it; use starttls or tls")
         return password
@@ -209,4 +261,5 @@ def _address(url: SecretStr) -> SecretStr:
     scheme, separator, rest = url.get_secret_value().partition("://")
     if scheme not in ("http", "https") or not separator or not rest or any(letter.isspace() for letter in rest):
         raise ValueError("it is not an address that begins with http:// or https://")
+    _has_a_host(url.get_secret_value())
     return url

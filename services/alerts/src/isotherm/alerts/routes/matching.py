@@ -21,7 +21,7 @@ _FIELDS = {"severity": "severity", "rule": "rule", "metric": "metric", "device":
 class RouteFilter(Settings):
     """Which alerts a route takes: those that every given list names. An empty list names all.
 
-    Names are shell patterns: `*` is any text, `?` any letter.
+    Names are shell patterns: `*` is any text, `?` any letter, `[ab]` one of these letters.
     """
 
     severities: list[Severity] = Field(default_factory=list, description="Any of `info`, `warning`, `critical`.")
@@ -45,7 +45,12 @@ class RouteFilter(Settings):
 
 
 def _is_named(text: str | None, patterns: list[str]) -> bool:
-    return not patterns or (text is not None and any(fnmatchcase(text, pattern) for pattern in patterns))
+    return not patterns or (text is not None and any(is_like(text, pattern) for pattern in patterns))
+
+
+def is_like(text: str, pattern: str) -> bool:
+    """Return whether a name is that of a pattern. A name with brackets is like itself too, not only like a set."""
+    return text == pattern or fnmatchcase(text, pattern)
 
 
 def group_of(alert: Alert, labels: list[Label]) -> dict[str, str]:

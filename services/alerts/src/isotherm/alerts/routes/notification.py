@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -61,7 +62,8 @@ def plain(value: object) -> object:
 
 def alert_json(alert: Alert) -> bytes:
     """Return an Alert record as JSON, without the attributes of its device."""
-    return json.dumps({name: alert[name] for name in alert if name != "attributes"}, default=plain).encode()
+    fields = {name: _json(value) for name, value in alert.items() if name != "attributes"}
+    return json.dumps(fields, default=plain).encode()
 
 
 def view(notification: Notification, max_alerts: int) -> dict[str, Any]:
@@ -88,4 +90,11 @@ def view(notification: Notification, max_alerts: int) -> dict[str, Any]:
 
 
 def _texts(alert: Alert) -> dict[str, Any]:
-    return {name: plain(value) if isinstance(value, datetime) else value for name, value in alert.items()}
+    return {name: _json(value) for name, value in alert.items()}
+
+
+def _json(value: Any) -> Any:
+    """Return a value of an alert as JSON can say it: it has no infinite numbers, and receivers refuse them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return plain(value) if isinstance(value, datetime) else value

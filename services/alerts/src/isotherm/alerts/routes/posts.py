@@ -20,6 +20,9 @@ HttpRoute = WebhookRoute | AlertmanagerRoute | SlackRoute | PagerDutyRoute
 _JSON = "application/json"
 _MAX_SUMMARY = 1_024
 """Most letters of an incident's title (PagerDuty's `payload.summary`)."""
+_MAX_EVENT_BYTES = 512_000
+"""PagerDuty refuses larger events; one with fewer alerts in its details is told."""
+_MAX_HEADER = 200
 _MAX_LISTED = 1_000
 """Most alerts that the default body of a webhook holds; it counts the others."""
 
@@ -113,13 +116,29 @@ def _alertmanager_alert(route: AlertmanagerRoute, alert: Alert, now: datetime) -
 
 
 def _slack(route: SlackRoute, notification: Notification) -> Post:
-    text = render(route.text, view(notification, route.max_alerts))
+    text = render(route.text, _escaped(view(notification, route.max_alerts)))
     body = {"text": text, **({"channel": route.channel} if route.channel else {})}
     return Post(route.secret_url.get_secret_value(), {"Content-Type": _JSON}, json.dumps(body).encode())
 
 
+def _escaped(value: Any) -> Any:
+    """Return values whose texts are no commands of Slack: a device named `<!channel>` would call everybody."""
+    if isinstance(value, str):
+        return value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    if isinstance(value, Mapping):
+        return {name: _escaped(one) for name, one in value.items()}
+    return [_escaped(one) for one in value] if isinstance(value, list) else value
+
+
 def _pagerduty(route: PagerDutyRoute, notification: Notification) -> Post:
-    values = view(notification, route.max_alerts)
+    listed = route.max_alerts
+    while len(body := _event(route, notification, listed)) > _MAX_EVENT_BYTES and listed > 1:
+        listed //= 2
+    return Post(route.url, {"Content-Type": _JSON}, body)
+
+
+def _event(route: PagerDutyRoute, notification: Notification, listed: int) -> bytes:
+    values = view(notification, listed)
     first = notification.alerts[0]
     # All events with one key are one incident; a key has at most 255 letters.
     named = first["alert_id"] if route.tells_each else json.dumps(dict(notification.group), sort_keys=True)
@@ -137,7 +156,7 @@ def _pagerduty(route: PagerDutyRoute, notification: Notification) -> Post:
             "custom_details": {name: values[name] for name in ("group", "count", "omitted", "alerts")},
         },
     }
-    return Post(route.url, {"Content-Type": _JSON}, json.dumps(event).encode())
+    return json.dumps(event).encode()
 
 
 def _bearer(token: str | None) -> dict[str, str]:
@@ -146,4 +165,5 @@ def _bearer(token: str | None) -> dict[str, str]:
 
 def _header(text: str) -> str:
     """Return a text as a header can carry it: ids of devices may hold any letter, and a line break ends a header."""
-    return text if text.isascii() and text.isprintable() else hashlib.sha256(text.encode()).hexdigest()[:32]
+    is_fit = text.isascii() and text.isprintable() and text == text.strip() and len(text) <= _MAX_HEADER
+    return text if is_fit else hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -43,13 +44,17 @@ def render(source: str, values: dict[str, Any]) -> str:
     return text
 
 
-def verify(source: str, *, is_json: bool = False) -> str:
-    """Return the template, rendered once for each shape of a notification. Raises ValueError with what is wrong."""
+def verify(source: str, labels: Iterable[str] = (), *, is_json: bool = False) -> str:
+    """Return the template, rendered once for each shape of a notification of groups with these labels.
+
+    Raises ValueError with what is wrong.
+    """
+    group = dict.fromkeys(labels, "example")
     for alerts in ((_example("opened"),), (_example("closed"),), (_example("opened"), _example("closed"))):
         try:
-            text = render(source, view(Notification("example", {}, alerts), max_alerts=1))
+            text = render(source, view(Notification("example", group, alerts), max_alerts=1))
         except TemplateFailedError as error:
-            names = ", ".join(sorted(view(Notification("example", {}, alerts), max_alerts=1)))
+            names = ", ".join(sorted(view(Notification("example", group, alerts), max_alerts=1)))
             raise ValueError(f"the template cannot be rendered: {error}; it may use {names}") from None
         if is_json:
             try:

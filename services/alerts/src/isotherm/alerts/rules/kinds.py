@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from isotherm.alerts.rules import texts
 from isotherm.servicekit.settings import Settings
 
 Bounds = Mapping[str, float]
@@ -14,7 +16,10 @@ Bounds = Mapping[str, float]
 
 Severity = Literal["info", "warning", "critical"]
 
-_MAX_TIME_MS = 366 * 86_400_000
+Text = Annotated[str, Field(min_length=1, max_length=texts.MAX_TEMPLATE), AfterValidator(texts.verify)]
+"""A template of an alert's text."""
+
+MAX_TIME_MS = 366 * 86_400_000
 """Limit of every time span of a rule."""
 _MAX_INTERVALS = 10_000
 
@@ -28,11 +33,25 @@ class BaseRule(Settings):
 
     kind: str
     severity: Severity = Field("warning", description="Severity of the alerts of this rule.")
+    text: Text | None = Field(None, description="Template of the text of an alert that opens; empty: the kind's own.")
 
     @property
     def key(self) -> str:
         """The name of the rule in overrides and in the state of a device."""
         return self.kind
+
+    @property
+    def version(self) -> str:
+        """A short text that differs for a rule with other values.
+
+        Defaults are left out, so that a key that a later release adds changes no version.
+        """
+        return hashlib.sha256(self.model_dump_json(exclude_defaults=True).encode()).hexdigest()[:8]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics whose readings the rule looks at; nothing for a rule about the device."""
+        return ()
 
     def bounds(self) -> dict[str, float]:
         """Return the configured bounds."""
@@ -55,6 +74,11 @@ class BaseMetricRule(BaseRule):
         """Metric and name, such as `temperature.above`."""
         return f"{self.metric}.{self.name or self.kind}"
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metric of the rule."""
+        return (self.metric,)
+
 
 class ThresholdRule(BaseMetricRule):
     """The value is beyond a threshold for `for_ms`. The alert closes when the value has returned by the hysteresis."""
@@ -65,7 +89,7 @@ class ThresholdRule(BaseMetricRule):
     kind: Literal["above", "below"]
     threshold: float = Field(allow_inf_nan=False)
     hysteresis: float = Field(0.0, ge=0, allow_inf_nan=False)
-    for_ms: int = Field(0, ge=0, le=_MAX_TIME_MS)
+    for_ms: int = Field(0, ge=0, le=MAX_TIME_MS)
 
 
 class RateRule(BaseMetricRule):
@@ -80,7 +104,7 @@ class RateRule(BaseMetricRule):
     kind: Literal["rate"]
     threshold: float = Field(gt=0, allow_inf_nan=False)
     hysteresis: float = Field(0.0, ge=0, allow_inf_nan=False)
-    window_ms: int = Field(600_000, ge=1_000, le=_MAX_TIME_MS)
+    window_ms: int = Field(600_000, ge=1_000, le=MAX_TIME_MS)
 
     @model_validator(mode="after")
     def _can_close(self) -> Self:
@@ -98,19 +122,38 @@ class FlatRule(BaseMetricRule):
 
     kind: Literal["flat"]
     tolerance: float = Field(0.0, ge=0, allow_inf_nan=False)
-    for_ms: int = Field(21_600_000, ge=1, le=_MAX_TIME_MS)
+    for_ms: int = Field(21_600_000, ge=1, le=MAX_TIME_MS)
 
 
 class SilentRule(BaseRule):
-    """No reading for `intervals` times the device's usual interval, and at least for `min_ms`."""
+    """No reading for `intervals` times the usual gap between two readings, and at least for `min_ms`.
 
-    bound_names = ("intervals", "min_ms", "interval_ms")
+    A device that is new, or whose gaps are irregular, is silent later: after `cautious_intervals` at the latest.
+    """
+
+    bound_names = ("intervals", "cautious_intervals", "min_ms", "interval_ms", "unreported_ms")
     main_bound = "intervals"
 
     kind: Literal["silent"]
     intervals: float = Field(5.0, gt=1, le=_MAX_INTERVALS, allow_inf_nan=False)
-    min_ms: int = Field(60_000, ge=1_000, le=_MAX_TIME_MS)
-    interval_ms: int = Field(0, ge=0, le=_MAX_TIME_MS, description="The usual interval; 0 learns it from the readings.")
+    cautious_intervals: float = Field(
+        21.0,
+        gt=1,
+        le=_MAX_INTERVALS,
+        allow_inf_nan=False,
+        description="A device whose gaps are irregular is silent after so many usual ones at most, and a new one, "
+        "of which fewer than 64 gaps are known, after some more. With `intervals` or less every device is silent after "
+        "`intervals`.",
+    )
+    min_ms: int = Field(60_000, ge=1_000, le=MAX_TIME_MS)
+    interval_ms: int = Field(0, ge=0, le=MAX_TIME_MS, description="The usual gap; 0 learns it from the readings.")
+    unreported_ms: int = Field(
+        86_400_000,
+        ge=0,
+        le=MAX_TIME_MS,
+        description="A device with a record that has given no reading for so long is silent; 0: never.",
+    )
+    per_metric: bool = Field(True, description="Tell also of a metric that is silent while others are not.")
 
 
 class UnknownDeviceRule(BaseRule):
@@ -119,7 +162,7 @@ class UnknownDeviceRule(BaseRule):
     bound_names = ("for_ms",)
 
     kind: Literal["unknown-device"]
-    for_ms: int = Field(60_000, ge=0, le=_MAX_TIME_MS)
+    for_ms: int = Field(60_000, ge=0, le=MAX_TIME_MS)
 
 
 def endless_rate(bounds: Bounds) -> str | None:
@@ -128,16 +171,3 @@ def endless_rate(bounds: Bounds) -> str | None:
         return None
     hysteresis, threshold = bounds["hysteresis"], bounds["threshold"]
     return f"hysteresis = {hysteresis:g} is not allowed: must be below the threshold, {threshold:g}"
-
-
-MetricRule = ThresholdRule | RateRule | FlatRule
-Rule = Annotated[ThresholdRule | RateRule | FlatRule | SilentRule | UnknownDeviceRule, Field(discriminator="kind")]
-
-DEFAULT_RULES: list[Rule] = [
-    ThresholdRule(kind="above", metric="temperature", threshold=40, hysteresis=1, for_ms=60_000),
-    ThresholdRule(kind="below", metric="temperature", threshold=0, hysteresis=1, for_ms=60_000),
-    RateRule(kind="rate", metric="temperature", threshold=15, hysteresis=5),
-    FlatRule(kind="flat", metric="temperature"),
-    SilentRule(kind="silent"),
-    UnknownDeviceRule(kind="unknown-device", severity="info"),
-]

@@ -8,16 +8,19 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+from isotherm.alerts.rules.catalog import MetricRule, Rule
+from isotherm.alerts.rules.comparisons import CombinedRule, OffGroupMeanRule
 from isotherm.alerts.rules.kinds import (
     BaseRule,
     Bounds,
-    MetricRule,
     RateRule,
-    Rule,
     SilentRule,
     UnknownDeviceRule,
     endless_rate,
 )
+
+_WITH_DISTANCE: tuple[type[BaseRule], ...] = (RateRule, OffGroupMeanRule)
+"""Kinds that measure a distance, so that a hysteresis of the threshold or more would keep an alert open."""
 
 
 class RejectedOverride(NamedTuple):
@@ -38,7 +41,10 @@ class RuleBook:
         twice = sorted({key for key in keys if keys.count(key) > 1})
         if twice:
             raise ValueError(f"two rules are named {', '.join(twice)}; give one of them another name")
+        self.rules: dict[str, Rule] = {rule.key: rule for rule in rules}
         self.by_metric: dict[str, tuple[MetricRule, ...]] = {}
+        self.combined: dict[str, tuple[CombinedRule, ...]] = {}
+        """By each of their metrics."""
         self.silent: SilentRule | None = None
         self.unknown_device: UnknownDeviceRule | None = None
         for rule in rules:
@@ -46,9 +52,19 @@ class RuleBook:
                 self.silent = rule
             elif isinstance(rule, UnknownDeviceRule):
                 self.unknown_device = rule
+            elif isinstance(rule, CombinedRule):
+                for metric in rule.metrics:
+                    self.combined[metric] = (*self.combined.get(metric, ()), rule)
             else:
                 self.by_metric[rule.metric] = (*self.by_metric.get(rule.metric, ()), rule)
+        clashing = sorted(key for key in keys if key.endswith(".silent"))
+        if clashing and self.silent is not None and self.silent.per_metric:
+            raise ValueError(
+                f"the rule {clashing[0]} has the name of a silence of its metric, by the rule `silent`; "
+                "give it another name, or set `per_metric = false`"
+            )
         self.keys = frozenset(keys)
+        self.versions: dict[str, str] = {rule.key: rule.version for rule in rules}
         self.defaults: dict[str, dict[str, float]] = {rule.key: rule.bounds() for rule in rules}
         self.override_keys: dict[str, tuple[str, str]] = {
             key: (rule.key, bound) for rule in rules for key, bound in rule.override_keys().items()
@@ -68,7 +84,7 @@ class RuleBook:
                     rule, bound = self.override_keys[key]
                     bounds[rule][bound] = value
         for rule, values in bounds.items():
-            if self._kinds[rule] is RateRule and endless_rate(values) is not None:
+            if self._kinds[rule] in _WITH_DISTANCE and endless_rate(values) is not None:
                 values["hysteresis"] = values["threshold"] / 2
         return dict(bounds)
 
@@ -85,7 +101,7 @@ class RuleBook:
             values.update(
                 {self.override_keys[key][1]: layer[key] for key in layer if self.override_keys[key][0] == rule}
             )
-            problem = endless_rate(values) if self._kinds[rule] is RateRule else None
+            problem = endless_rate(values) if self._kinds[rule] in _WITH_DISTANCE else None
             if problem is not None:
                 found.append(RejectedOverride(rule, "not-allowed", f"{rule!r}: {problem}"))
         return found

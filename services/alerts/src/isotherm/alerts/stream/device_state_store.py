@@ -112,6 +112,16 @@ class PartitionStates:
         self.remove(key.decode())
         return True
 
+    def may_be_open(self, device_id: str) -> bool:
+        """Return whether something of a device may be open or pending: in the compact form nothing is."""
+        found = self.states.get(device_id)
+        return found is not None and not (isinstance(found, bytes) and changelog.is_compact(found))
+
+    def peek(self, device_id: str) -> DeviceRuleState:
+        """Return the state of a known device to look at: a change of it may have no effect."""
+        found = self.states[device_id]
+        return found if isinstance(found, DeviceRuleState) else changelog.decode(found)
+
     def restore(self, device_id: str, value: bytes) -> None:
         """Take a value of a device that is not in the table of quiet devices, unless its state is newer.
 

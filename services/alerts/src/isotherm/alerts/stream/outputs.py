@@ -192,6 +192,11 @@ class Outputs:
         self._refused = self._refused or error
         self._progress.set()
 
+    def forget_latest(self, device_id: str) -> None:
+        """Remove a device from the topic of newest states: write a tombstone."""
+        self._produce(_Record(self._settings.latest_topic, device_id, None, _BY_KEY, _do_nothing))
+        self._metrics.latest.inc()
+
     def _produce(self, record: _Record) -> None:
         epoch = self._epoch
 

@@ -17,8 +17,8 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, Protocol
 
 from isotherm.alerts.engine import device_state as changelog
 from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState
@@ -32,40 +32,17 @@ from isotherm.alerts.engine.reading import (
 from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.device_table import DeviceTable
+from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.alerts.stream.checkpoint import NOTHING, Checkpoints, DeviceRef, Positions
 from isotherm.alerts.stream.device_state_store import DeviceStateStore, PartitionStates
 from isotherm.alerts.stream.outputs import OnStored, Outputs
+from isotherm.alerts.stream.quiet_judge import Judged, QuietJudge, Record
+from isotherm.alerts.stream.rule_sweep import RuleSweep
 
 MAX_ALERTS_IN_FLIGHT = 100
 """Limit of a device's alerts in flight, which its changelog value contains. Its next reading waits for them."""
 _REPLANS_AT_ONCE = 10_000
-
-
-class Record(Protocol):
-    """A record of the input, as the compiled code reads it."""
-
-    @property
-    def value(self) -> bytes | None:
-        """The value."""
-
-    @property
-    def timestamp(self) -> int:
-        """Epoch ms."""
-
-    @property
-    def timestamp_type(self) -> int:
-        """1 for a time of the broker, 0 for one of the producer."""
-
-
-class Judged(NamedTuple):
-    """What the compiled code leaves of some records."""
-
-    rest: Sequence[tuple[int, int]]
-    """The records for the engine: index, and the clock (epoch ms) of their topic before each."""
-    following: int
-    """The index from which the next call goes on."""
-    clock_ms: int
-    """The clock of the topic behind the judged records."""
+_NO_PARTITION = -1
 
 
 class Processor:
@@ -83,6 +60,7 @@ class Processor:
         records_show_time: bool = True,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         checkpoint_ms: int = 60_000,
+        partition_of: Callable[[str], int] = lambda _device_id: _NO_PARTITION,
     ) -> None:
         """Take what the processor needs.
 
@@ -98,12 +76,14 @@ class Processor:
                 earlier one may not have been forwarded yet.
             now_ms: returns the time, in epoch ms.
             checkpoint_ms: over how long the states of many quiet devices are spread.
+            partition_of: returns the partition of the readings of a device, for one that has not given any.
         """
         self.store = store
         self._engine, self._devices, self._outputs, self._metrics = engine, devices, outputs, metrics
         self._max_skew_ms, self._max_publish_delay_ms = max_skew_ms, max_publish_delay_ms
         self._records_show_time = records_show_time
-        self._now_ms = now_ms
+        self._now_ms, self._partition_of = now_ms, partition_of
+        self._quiet_judge = QuietJudge(metrics, now_ms, max_skew_ms, max_publish_delay_ms)
         self._unwritten = Checkpoints(store, outputs, self._save, now_ms, checkpoint_ms)
         self._at_work: DeviceRef | None = None
         """The device whose state the engine is changing."""
@@ -111,10 +91,63 @@ class Processor:
         """How many alerts of a device Kafka has not acknowledged yet."""
         self._turn = asyncio.Lock()
         self._is_open = True
+        self._is_reloading = False
+        """Whether the rules of the engine and the bounds of the devices do not fit each other."""
+        self._sweep = RuleSweep(store, outputs, self._turn, self._end_changed_of)
 
     def open(self) -> None:
-        """Apply readings from now on: the store has the states of the assigned partitions."""
+        """Apply readings from now on: the store has the states of the assigned partitions.
+
+        Devices that have left the registry since their state was written are due, and so are those that have a record
+        and may never have given a reading.
+        """
         self._is_open = True
+        self.reschedule(self._devices.removed_ids())
+        self.reschedule(self._devices.device_ids(), is_changed=False)
+        # The rules may have changed while no process ran.
+        self._sweep.begin()
+
+    @property
+    def rules(self) -> RuleBook:
+        """The rules in force."""
+        return self._engine.rules
+
+    async def reload_rules(self, rule_book: RuleBook) -> None:
+        """Judge the next reading by other rules; `end_changed` closes what earlier ones have opened.
+
+        Each device changes over between two of its readings. What the former rules have decided by then is in its
+        state, and nothing else has left the process, so a repeat after a crash agrees with it (ADR 152). The bounds of
+        quiet devices are dropped at once, and asked for at their next reading. When such a device is due without one is
+        found out for 10,000 devices of a partition with each `advance_time`.
+        """
+        async with self._turn:
+            self._is_reloading = True
+            try:
+                # In a thread: a million devices take a second.
+                await asyncio.to_thread(self._devices.reload, rule_book)
+                self._engine = replace(self._engine, rules=rule_book, default_bounds=self._devices.default_bounds)
+            finally:
+                self._is_reloading = False
+            for table in self.store.tables():
+                table.forget_plans()
+        self._sweep.begin()
+
+    async def end_changed(self) -> None:
+        """Look at some more devices for alerts of rules that were removed or changed, and close these.
+
+        Raises OutputRefusedError.
+        """
+        await self._sweep.go_on(lambda: self._is_open)
+
+    def _end_changed_of(self, partition: PartitionStates, ref: DeviceRef) -> None:
+        state = partition.peek(ref.device_id)
+        if self._engine.is_changed(state):
+            # What is looked at stays in the bytes of the changelog; what is changed does not.
+            state = partition.state(ref.device_id)
+            decided = self._engine.end_changed(state, ref.device_id)
+            self._write_state(partition, ref, state, decided, None)
+            self._unwritten.mark_unpublished(ref)
+        partition.schedule(ref.device_id, self._engine.due_ms(state, self._devices.get(ref.device_id)))
 
     async def process(self, topic: str, number: int, reading: Reading, appended_ms: int | None = None) -> bool:
         """Apply a reading from a partition; `settle` waits until Kafka has its effects.
@@ -137,7 +170,7 @@ class Processor:
                 partition.advance_clock(topic, min(time_ms, self._now_ms()))
             if appended_ms is not None and appended_ms > reading.ingest_time_ms + self._max_publish_delay_ms:
                 self._metrics.late.inc()
-            reason = filter_reason(reading, self._max_skew_ms)
+            reason = filter_reason(reading, self._max_skew_ms) or self._removal_reason(reading)
             if reason is not None:
                 self._metrics.filtered.labels(reason).inc()
                 return True
@@ -158,30 +191,21 @@ class Processor:
         """
         async with self._turn:
             partition = self._owned(number)
-            if partition is None or partition.quiet is None:
+            if partition is None:
                 return None
-            quiet = partition.quiet
-            rest, following = quiet.judge(
-                records,
-                begin,
-                clock_ms=partition.clocks.get(topic, 0),
-                other_clocks_ms=partition.other_clocks_ms(topic),
-                now_ms=self._now_ms(),
-                delay_ms=self._max_publish_delay_ms,
-                max_skew_ms=self._max_skew_ms,
-                uses_append_time=uses_append_time,
-            )
-            self._metrics.read.inc(quiet.quiet + quiet.stale)
-            self._metrics.late.inc(quiet.late)
-            if quiet.stale:
-                self._metrics.filtered.labels("stale").inc(quiet.stale)
-            return Judged(rest, following, quiet.clock_ms)
+            return self._quiet_judge.judge(partition, topic, records, begin, uses_append_time=uses_append_time)
 
     def advance_clock(self, topic: str, number: int, read_until_ms: int) -> None:
         """Advance the clock of a topic's partition to `read_until_ms` (epoch ms)."""
         partition = self._owned(number)
         if partition is not None:
             partition.advance_clock(topic, read_until_ms)
+
+    def _removal_reason(self, reading: Reading) -> str | None:
+        """Return why the rules must not see a reading from before its device left the registry."""
+        removed_ms = self._devices.removed_ms(reading.device_id)
+        # It may have been applied before: the position of the device is forgotten.
+        return "removed" if removed_ms is not None and reading.event_time_ms <= removed_ms else None
 
     async def _apply(self, partition: PartitionStates, ref: DeviceRef, reading: Reading) -> None:
         await self._outputs.wait_for_room()
@@ -210,10 +234,16 @@ class Processor:
         if alerts is not None:
             self._write_state(partition, ref, state, alerts, None)
             await self._outputs.wait_for_room()
+            # The device may have been forgotten, and is another one from this reading on.
+            state = self._state(partition, ref)
+            self._unwritten.mark_unpublished(ref)
+        revision = state.revision
         decided = self._engine.apply(state, reading, device)
         if decided is None:
             self._metrics.filtered.labels("stale").inc()
-            return
+            if state.revision == revision:
+                return
+            decided = []
         self._write_state(partition, ref, state, decided, reading.ingest_time_ms)
 
     async def advance_time(self, number: int, now_ms: int) -> None:
@@ -229,30 +259,42 @@ class Processor:
                 partition.quiet.replan_some(_REPLANS_AT_ONCE)
             await self._advance_devices(partition, number, list(partition.pop_due(now_ms)), now_ms)
 
-    def reschedule(self, device_ids: Iterable[str]) -> None:
-        """Schedule devices again after their metadata has changed: they may be due at another time."""
-        for device_id in device_ids:
-            for partition in self.store.partitions.values():
-                if partition.quiet is not None:
-                    partition.quiet.replan(device_id)
-                if device_id in partition.states:
-                    partition.schedule(device_id, 0)  # The next `advance_time` finds out when the device is due.
+    def reschedule(self, device_ids: Iterable[str], *, is_changed: bool = True) -> None:
+        """Schedule devices again after their metadata has changed: they may be due at another time.
 
-    def reload_rules(self, engine: RuleEngine) -> None:
-        """Apply other rules from the next reading of each device on, and let each device be due when they say so.
-
-        `engine` has the new rules; the device table has the bounds that follow from them. When a quiet device is due is
-        found out for 10,000 devices of a partition with each `advance_time`.
+        With `is_changed` false only devices without a state are scheduled.
         """
-        self._engine = engine
-        for partition in self.store.partitions.values():
-            if partition.quiet is not None:
-                partition.quiet.forget_plans()
-            for device_id in partition.states:
-                partition.schedule(device_id, 0)
+        for device_id in device_ids:
+            owners = [one for one in self.store.partitions.values() if device_id in one]
+            if not owners:
+                self._expect(device_id)
+            elif is_changed:
+                for partition in owners:
+                    self._replan(partition, device_id)
+
+    def _replan(self, partition: PartitionStates, device_id: str) -> None:
+        """Let the next `advance_time` find out when a device is due."""
+        if partition.quiet is not None:
+            partition.quiet.replan(device_id)
+        if device_id in partition.states:
+            partition.schedule(device_id, 0)
+
+    def _expect(self, device_id: str) -> None:
+        """Schedule a device that has a record and no state for the time at which its first reading must be here."""
+        device = self._devices.get(device_id)
+        due_ms = self._engine.due_ms(DeviceRuleState(), device)
+        if due_ms is not None:
+            partition = self.store.partitions.get(self._partition_of(device_id))
+            if partition is not None:
+                partition.schedule(device_id, due_ms)
 
     def quiet_bounds(self, device_id: str, metric: str) -> QuietBounds | None:
-        """Return the bounds of a metric of a device; None when the engine needs its readings."""
+        """Return the bounds of a metric of a device; None when the engine needs its readings.
+
+        It needs those of a device that has left the registry, until `_hand_over` knows what it has to give.
+        """
+        if self._devices.removed_ms(device_id) is not None:
+            return None
         return self._engine.quiet_bounds(metric, self._devices.get(device_id))
 
     def _state(self, partition: PartitionStates, ref: DeviceRef) -> DeviceRuleState:
@@ -270,12 +312,22 @@ class Processor:
         quiet, state = partition.quiet, partition.states.get(ref.device_id)
         if quiet is None or not isinstance(state, DeviceRuleState) or ref in self._in_flight or ref == self._at_work:
             return
+        if self._is_reloading or self._may_be_removed(state, ref):
+            return
         bounds = self._engine.quiet_bounds_of(state, self._devices.get(ref.device_id))
         if bounds is None or self.store.partitions.get(ref.partition) is not partition:
             return
         if quiet.put(ref.device_id, state, bounds, changed_in=self._unwritten.checkpoint_of(ref)):
             partition.forget(ref.device_id)
             self._unwritten.forget(ref)
+
+    def _may_be_removed(self, state: DeviceRuleState, ref: DeviceRef) -> bool:
+        """Return whether a reading that would be new to the device may come from before it left the registry.
+
+        The compiled code does not know of that, but every metric's newest reading makes earlier ones stale.
+        """
+        removed_ms = self._devices.removed_ms(ref.device_id)
+        return removed_ms is not None and any(one.event_time_ms <= removed_ms for one in state.metrics.values())
 
     async def settle(self, positions: Positions = NOTHING, *, whole: bool = False) -> Positions | None:
         """Write the states that a checkpoint covers, as `Checkpoints.settle`. Raises OutputRefusedError."""
@@ -298,12 +350,19 @@ class Processor:
         self, partition: PartitionStates, number: int, device_ids: Sequence[str], now_ms: int
     ) -> None:
         for device_id in device_ids:
-            if device_id not in partition:
-                continue
             await self._outputs.wait_for_room()
-            ref = DeviceRef(number, device_id)
-            state, device = self._state(partition, ref), self._devices.get(device_id)
-            decided = self._engine.advance_time(state, device_id, device, now_ms)
+            ref, device = DeviceRef(number, device_id), self._devices.get(device_id)
+            if device_id not in partition:
+                due_ms = self._engine.due_ms(DeviceRuleState(), device)
+                if due_ms is None or due_ms > now_ms:
+                    partition.schedule(device_id, due_ms)
+                    continue
+            state = self._state(partition, ref)
+            removed_ms = self._devices.removed_ms(device_id)
+            if removed_ms is not None and not state.is_forgotten and state.last_seen_ms <= removed_ms:
+                decided: list[AlertRecord] | None = self._engine.remove(state, device_id, removed_ms)
+            else:
+                decided = self._engine.advance_time(state, device_id, device, now_ms)
             if decided is not None:
                 self._write_state(partition, ref, state, decided, None)
                 self._unwritten.mark_unpublished(ref)
@@ -329,6 +388,9 @@ class Processor:
 
         `decided` are the alerts that were just decided. They are published when Kafka has the state.
         """
+        if state.is_forgotten and not state.outbox:
+            self._forget(partition, ref)
+            return
         partition.schedule(ref.device_id, self._engine.due_ms(state, self._devices.get(ref.device_id)))
         to_publish = tuple(decided) if ref in self._in_flight else tuple(state.outbox)
         if not to_publish:
@@ -336,6 +398,14 @@ class Processor:
             return
         self._in_flight[ref] += len(to_publish)
         self._save(ref, state, lambda: self._publish(partition, ref, state, to_publish, ingest_time_ms))
+
+    def _forget(self, partition: PartitionStates, ref: DeviceRef) -> None:
+        """Remove a forgotten device, whose alerts are published, from the changelog, its topic and this process."""
+        self._unwritten.forget(ref)
+        partition.remove(ref.device_id)
+        self._outputs.write_changelog(ref.partition, ref.device_id, None)
+        self._outputs.forget_latest(ref.device_id)
+        self._metrics.forgotten.inc()
 
     def _save(self, ref: DeviceRef, state: DeviceRuleState, on_stored: OnStored = lambda: None) -> None:
         """Write a state to the changelog; `on_stored` is called when Kafka has it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -18,6 +18,7 @@ from isotherm.alerts.input.reading_converter import ReadingConverter
 from isotherm.alerts.liveness import is_done_within
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.repartition.forwarder import Forwarder, ForwardingRefusedError
+from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.device_state_store import DeviceStateStore
 from isotherm.alerts.stream.end_offsets import EndOffsets, ReadTargets
@@ -70,8 +71,11 @@ class StreamRunner:
         health: Health,
         metrics: Metrics,
         forwarder: Forwarder | None = None,
+        current_rules: Callable[[], RuleBook] | None = None,
     ) -> None:
         """`forwarder` writes the topic that is read when the input is aggregates. It and `outputs` end with the run.
+
+        `current_rules` returns the rules that are to be in force; without it they never change.
 
         Raises SettingsError.
         """
@@ -79,6 +83,7 @@ class StreamRunner:
         self._follower, self._target, self._health, self._metrics = follower, target, health, metrics
         self._store: DeviceStateStore = processor.store
         self._forwarder = forwarder
+        self._current_rules = current_rules or (lambda: processor.rules)
         topics = settings.input_topics if forwarder is None else [settings.repartition]
         self._app = FaustApp(settings, topics, partitions, self._store, self, in_parts=self._store.has_tables)
         self._end_offsets, self._targets = end_offsets, ReadTargets()
@@ -135,6 +140,10 @@ class StreamRunner:
     def is_paused(self) -> bool:
         """Return whether nothing is read because the target state says so."""
         return self._paused
+
+    def is_in_charge(self) -> bool:
+        """Return whether this replica answers for all of them: the one that has the first partition does."""
+        return self._recovered and 0 in self._store.partitions
 
     def is_recovered(self) -> bool:
         """Return whether the states of all devices of this process are recovered."""
@@ -231,6 +240,10 @@ class StreamRunner:
                 self._metrics.recovery_remaining.set(left)
                 self._health.not_ready("recovery", f"{left} records of the changelog are not read yet")
                 return
+            if (rules := self._current_rules()) is not self._processor.rules:
+                await self._processor.reload_rules(rules)
+                _log.info("other rules are in force", rules=len(rules.keys))
+            await self._processor.end_changed()
             self._processor.reschedule(self._follower.changed())
             if not self._paused:
                 await self._advance_clocks()

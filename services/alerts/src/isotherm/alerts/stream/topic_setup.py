@@ -63,6 +63,8 @@ def prepare(settings: AlertsSettings, admin: AdminClient, *, repartition: bool =
     """
     try:
         needed = [*settings.input_topics, settings.alerts_topic, settings.latest_topic]
+        if settings.rules_topic:
+            needed.append(settings.rules_topic)
         if settings.all_routes():
             needed.append(settings.silences_topic)
         counts = _partitions(admin, needed)

@@ -20,7 +20,7 @@ class SilenceRequest(RequestModel):
     devices: list[str] = Field([], description="Patterns of device ids: `*` is any text, `?` any letter; empty: all.")
     rules: list[str] = Field([], description="Patterns of rules; empty: all.")
     groups: dict[str, list[str]] = Field({}, description="Patterns by `home`, `region` or `model` of the device.")
-    starts_at: int | None = Field(None, ge=0, description="Null: now.")
+    starts_at: int | None = Field(None, ge=0, description="Null: now; for an active silence, its start.")
     ends_at: int | None = Field(None, ge=0, description="This or `duration_ms` is given.")
     duration_ms: int | None = Field(None, ge=1, description="From the start on.")
     comment: str = Field("", description="Why, for other people.")
@@ -65,7 +65,9 @@ def router(control: SilenceControl) -> APIRouter:
     @routes.put("/silences/{silence_id}", summary="Create or change a silence", dependencies=JSON_ONLY)
     def put(silence_id: str, asked: SilenceRequest, request: Request) -> SilenceResponse:
         now_ms = control.now_ms()
-        return _response(control.put(_wanted(silence_id, asked, request.state.caller.name, now_ms)), now_ms)
+        starts_ms = control.start_of(silence_id) if asked.starts_at is None else asked.starts_at
+        wanted = _wanted(silence_id, asked, request.state.caller.name, starts_ms, now_ms)
+        return _response(control.put(wanted), now_ms)
 
     @routes.delete("/silences/{silence_id:path}", summary="End a silence or an acknowledgement before its time")
     def end(silence_id: str, request: Request) -> SilenceResponse:
@@ -81,10 +83,9 @@ def router(control: SilenceControl) -> APIRouter:
     return routes
 
 
-def _wanted(silence_id: str, asked: SilenceRequest, user: str, now_ms: int) -> Silence:
+def _wanted(silence_id: str, asked: SilenceRequest, user: str, starts_ms: int, now_ms: int) -> Silence:
     if (asked.ends_at is None) == (asked.duration_ms is None):
         raise BadRequestError("give ends_at or duration_ms, one of them")
-    starts_ms = now_ms if asked.starts_at is None else asked.starts_at
     ends_ms = starts_ms + asked.duration_ms if asked.duration_ms is not None else asked.ends_at
     return Silence(
         silence_id,

@@ -132,6 +132,10 @@ class ControlTopicWriter:
         """Write a record of another topic, and wait until Kafka has stored it. Raises UnavailableError."""
         self._produce(topic, key, self._encoded(topic, schema, record), [])
 
+    def remove(self, topic: str, key: str) -> None:
+        """Write a tombstone, and wait until Kafka has stored it. Raises UnavailableError."""
+        self._produce(topic, key, None, [])
+
     def delete_statuses(self, keys: list[str]) -> None:
         """Delete these keys of `isotherm.status` with tombstones. Raises UnavailableError."""
         for key in keys:

@@ -14,11 +14,13 @@ from confluent_kafka import Consumer, Message
 from isotherm.console.devices import alerts as alert_topic
 from isotherm.console.devices import device_states as latest_topic
 from isotherm.console.devices import provisioned as provisioned_topic
+from isotherm.console.devices import rules as rule_topic
 from isotherm.console.devices import silences as silence_topic
 from isotherm.console.devices import windows as window_topic
 from isotherm.console.devices.alerts import Alerts, alert_of
 from isotherm.console.devices.device_states import DeviceRecordCache, DeviceView, device_of
 from isotherm.console.devices.provisioned import Provisioned, provisioned_of
+from isotherm.console.devices.rules import Rules, rule_of
 from isotherm.console.devices.silences import Silences, silence_of
 from isotherm.console.devices.windows import (
     Window,
@@ -179,10 +181,11 @@ def device_follower(
     provisioned: DeviceRecordCache,
     alerts: Alerts,
     silences: Silences,
+    rules: Rules,
     health: Health,
     counters: FollowerMetrics,
 ) -> TopicFollower:
-    """Return the follower of device states, provisioned devices, alerts and silences.
+    """Return the follower of device states, provisioned devices, alerts, silences and rules.
 
     It has its own `health`, which only pages show: connectors can be controlled while devices are missing.
     """
@@ -200,10 +203,14 @@ def device_follower(
     def update_silence(message: Message, record: Mapping[str, Any] | None) -> None:
         silences.update(key_of(message), None if record is None else silence_of(record))
 
+    def update_rule(message: Message, record: Mapping[str, Any] | None) -> None:
+        rules.update(key_of(message), None if record is None else rule_of(record))
+
     topics = {
         latest_topic.TOPIC: TopicHandler(bytes, update_state),
         provisioned_topic.TOPIC: TopicHandler(bytes, update_provisioned),
         alert_topic.TOPIC: avro_handler(schemas, alert_topic.SCHEMA, update_alert),
         silence_topic.TOPIC: avro_handler(schemas, silence_topic.SCHEMA, update_silence),
+        rule_topic.TOPIC: avro_handler(schemas, rule_topic.SCHEMA, update_rule),
     }
     return TopicFollower("console-devices", make_consumer, topics, health, counters)

@@ -25,6 +25,7 @@ MAX_DURATION_MS = 366 * 86_400_000
 """The topic forgets a record after 400 days."""
 _MAX_AHEAD_MS = 30 * 86_400_000
 _MAX_ID, _MAX_PATTERNS, _MAX_TEXT = 500, 1_000, 2_000
+_LONG_COMMENT = f"a comment may have {_MAX_TEXT} letters at most"
 
 Patterns = tuple[str, ...]
 
@@ -70,7 +71,10 @@ class Silence:
 
 
 def _is_named(text: str | None, patterns: Patterns) -> bool:
-    return not patterns or (text is not None and any(fnmatchcase(text, pattern) for pattern in patterns))
+    # A name with brackets is like itself too, not only like a set.
+    return not patterns or (
+        text is not None and any(text == pattern or fnmatchcase(text, pattern) for pattern in patterns)
+    )
 
 
 def silence_of(record: Mapping[str, Any]) -> Silence:
@@ -151,29 +155,44 @@ class SilenceControl:
     def put(self, wanted: Silence) -> Silence:
         """Store a silence or maintenance window, and return it. Raises BadRequestError and UnavailableError.
 
-        One that is stored keeps who asked for it and when.
+        One that is stored and has not ended keeps who asked for it and when.
         """
-        problem = _problem(wanted, self._clock_ms())
-        if problem:
-            raise BadRequestError(problem)
         with self._one_at_a_time:
-            known = self.silences.get(wanted.silence_id)
+            known = self._not_ended(wanted.silence_id)
             if known is not None:
-                kept = replace(wanted, created_by=known.created_by, created_at_ms=known.created_at_ms)
-                wanted = kept if known.ended_at_ms is None else wanted
-            return self._write(wanted, known)
+                wanted = replace(wanted, created_by=known.created_by, created_at_ms=known.created_at_ms)
+            problem = _problem(wanted, self._clock_ms())
+            if problem:
+                raise BadRequestError(problem)
+            return self._write(wanted, self.silences.get(wanted.silence_id))
+
+    def start_of(self, silence_id: str) -> int:
+        """Return when a silence begins that is to begin now: one of this id that is active has begun.
+
+        So the same call again changes nothing, and what was muted from the first call on is told at the end.
+        """
+        now_ms = self._clock_ms()
+        known = self._not_ended(silence_id)
+        return now_ms if known is None else min(known.starts_at_ms, now_ms)
+
+    def _not_ended(self, silence_id: str) -> Silence | None:
+        known = self.silences.get(silence_id)
+        return None if known is None or known.state(self._clock_ms()) == "ended" else known
 
     def acknowledge(self, alert_id: str, user: str, comment: str = "") -> Silence:
-        """Acknowledge an alert until it closes; the first acknowledgement counts. Raises UnavailableError."""
+        """Acknowledge an alert until it closes; the first acknowledgement counts.
+
+        Raises BadRequestError and UnavailableError.
+        """
+        if len(comment) > _MAX_TEXT:
+            raise BadRequestError(_LONG_COMMENT)
         silence_id = f"{ACKNOWLEDGEMENT}/{alert_id}"
         now_ms = self._clock_ms()
         with self._one_at_a_time:
             known = self.silences.get(silence_id)
             if known is not None and known.ended_at_ms is None:
                 return known
-            wanted = Silence(
-                silence_id, ACKNOWLEDGEMENT, alert_id, (), (), {}, now_ms, None, comment[:_MAX_TEXT], user, now_ms
-            )
+            wanted = Silence(silence_id, ACKNOWLEDGEMENT, alert_id, (), (), {}, now_ms, None, comment, user, now_ms)
             return self._write(wanted, known)
 
     def end(self, silence_id: str, user: str) -> Silence:
@@ -209,7 +228,7 @@ def _problem(wanted: Silence, now_ms: int) -> str:
     if len(patterns) > _MAX_PATTERNS or any(not one or len(one) > _MAX_ID for one in patterns):
         return f"at most {_MAX_PATTERNS} patterns of 1 to {_MAX_ID} letters are allowed"
     if len(wanted.comment) > _MAX_TEXT:
-        return f"a comment may have {_MAX_TEXT} letters at most"
+        return _LONG_COMMENT
     if wanted.ends_at_ms is None or wanted.ends_at_ms <= max(wanted.starts_at_ms, now_ms):
         return f"ends_at {wanted.ends_at_ms} is not allowed: after the start ({wanted.starts_at_ms}) and after now"
     if wanted.starts_at_ms > now_ms + _MAX_AHEAD_MS or wanted.ends_at_ms > now_ms + MAX_DURATION_MS:

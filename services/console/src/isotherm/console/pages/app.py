@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 
 from isotherm.console.errors import RestError
-from isotherm.console.pages import connectors, dead_letters, devices, editor, silences, topics
+from isotherm.console.pages import connectors, dead_letters, devices, editor, rules, silences, topics
 from isotherm.console.pages.context import PageContext
 
 FAILED = "The request failed. The console's log has the reason."
@@ -28,6 +28,7 @@ def application(context: PageContext) -> FastAPI:
     topics.add(app, context.templates, context.browser, context.topic_records)
     devices.add(app, context.templates, context.devices, context.silences)
     silences.add(app, context.silences)
+    rules.add(app, context.templates, context.rules)
     _add_error_pages(app, context)
     return app
 

@@ -17,6 +17,7 @@ from isotherm.console.connectors.control import ConnectorControl
 from isotherm.console.connectors.offsets import ConnectorOffsets
 from isotherm.console.dead_letters.queue import DeadLetterQueues
 from isotherm.console.devices.browser import DeviceBrowser
+from isotherm.console.devices.rules import RuleControl
 from isotherm.console.devices.silences import SilenceControl
 from isotherm.console.pages.templating import Templates
 from isotherm.console.records.decoding import DecodeValue
@@ -33,6 +34,7 @@ class PageContext:
     browser: TopicBrowser
     devices: DeviceBrowser
     silences: SilenceControl
+    rules: RuleControl
     decode: DecodeValue
     now_ms: Callable[[], int]
     dead_letter_records: int

@@ -19,6 +19,13 @@ _log = logs.logger(__name__)
 
 _CALL_TIMEOUT_S = 5.0
 _POLL_S = 0.05
+_PAUSE_S = 0.5
+_SURE_S = 2.0
+"""So long after Kafka took something of this producer, another one is initialised without asking who has its id.
+
+A standby takes over when it has heard no heartbeat for 12.5 s, and they come each 5 s (ADR 17): not earlier than 7.5 s
+after a sign of life. An initialisation that Kafka has not answered is given up after 5 s of them.
+"""
 
 RETRY_BACKOFF_MS = 500
 """librdkafka's `retry.backoff.ms` of the transactional producer; no configuration may change it.
@@ -59,6 +66,10 @@ class FencedError(FatalTransactionError):
     """Another process uses our transactional id. This one must end, or each would fence the other forever."""
 
 
+class SuccessorUnknownError(Exception):
+    """At present nobody tells whether another process has taken over the transactional id."""
+
+
 class WriteResult(Enum):
     """How a transaction ended."""
 
@@ -75,6 +86,8 @@ class TransactionalWriter:
     seconds has an unknown outcome. `is_committed` returns for a topic, partition and offset whether a read_committed
     reader finds the record, and raises FatalTransactionError when Kafka cannot tell. The writer calls `on_replacing`
     with the reason when it gives up a producer, and `on_replaced` when the next one is ready; both in its thread.
+    `find_successor` returns the name of a process that has taken over the transactional id, None for nobody; it raises
+    SuccessorUnknownError while nobody tells.
     """
 
     def __init__(
@@ -86,12 +99,14 @@ class TransactionalWriter:
         is_committed: Callable[[str, int, int], bool],
         on_replacing: Callable[[str], None],
         on_replaced: Callable[[], None],
+        find_successor: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._make_producer = make_producer
         self._timeout_s = timeout_s
         self._end_timeout_s = end_timeout_s
         self._is_committed = is_committed
         self._on_replacing, self._on_replaced = on_replacing, on_replaced
+        self._find_successor = find_successor
         self._producer: Producer
         self._refused: KafkaError | None = None
         self._witness: tuple[str, int, int] | None = None
@@ -108,7 +123,9 @@ class TransactionalWriter:
 
         Waits for Kafka until `stop`. Raises FatalTransactionError for an error that does not pass.
         """
-        self._initialise(stop.is_set)
+        self._producer = self._make_producer()
+        while not stop.is_set() and not self._try_to_initialise():
+            pass
 
     def give_up(self) -> None:
         """Stop waiting for Kafka, because the process ends. Any thread may call this."""
@@ -241,25 +258,49 @@ class TransactionalWriter:
         return WriteResult.COMMITTED if is_committed else WriteResult.ABORTED
 
     def _replace(self, reason: str) -> None:
-        """Replace the producer, so that no request of the old one can reach a transaction of the new one."""
+        """Replace the producer, so that no request of the old one can reach a transaction of the new one.
+
+        Raises FencedError when another process has taken over, because this one stood still or was cut off: to
+        initialise would fence that one, which knows more than this one. Each attempt has a producer of its own, since
+        librdkafka goes on with an initialisation that was given up, and Kafka could get it after a takeover (ADR 155).
+        """
         _log.warning("replacing the transactional producer", reason=reason)
         self._on_replacing(reason)
-        self._initialise(self._given_up.is_set)
-        self._check_given_up()
+        known_s, is_ready = self._begun_s, False
+        while not is_ready:
+            if time.monotonic() - known_s > _SURE_S:
+                self._check_not_taken_over()
+                known_s = time.monotonic()
+            self._check_given_up()
+            self._producer = self._make_producer()
+            is_ready = self._try_to_initialise()
         self._on_replaced()
 
-    def _initialise(self, is_over: Callable[[], bool]) -> None:
-        self._producer = self._make_producer()
-        while not is_over():
+    def _check_not_taken_over(self) -> None:
+        """Return as soon as it is known that no other process has the transactional id. Raises FencedError."""
+        while True:
             try:
-                self._producer.init_transactions(_CALL_TIMEOUT_S)
-            except KafkaException as failure:
-                error = error_of(failure)
-                if error is None or not error.retriable():
-                    raise self._fatal(failure) from failure
-                _log.warning("waiting for the transaction coordinator", reason=str(failure))
+                successor = self._find_successor()
+            except SuccessorUnknownError as failure:
+                _log.warning("waiting to learn who has the transactional id", reason=str(failure))
+                self._given_up.wait(_PAUSE_S)
+                self._check_given_up()
             else:
-                return
+                break
+        if successor is not None:
+            raise FencedError(f"{successor} has taken over the transactional id")
+
+    def _try_to_initialise(self) -> bool:
+        """Initialise the producer; False if Kafka does not answer in time. Raises FatalTransactionError."""
+        try:
+            self._producer.init_transactions(_CALL_TIMEOUT_S)
+        except KafkaException as failure:
+            error = error_of(failure)
+            if error is None or not error.retriable():
+                raise self._fatal(failure) from failure
+            _log.warning("waiting for the transaction coordinator", reason=str(failure))
+            return False
+        return True
 
     def _check_given_up(self) -> None:
         if self._given_up.is_set():

@@ -10,6 +10,8 @@ import os
 from typing import TYPE_CHECKING
 
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
+from isotherm.mqtt_proxy.sessions.dormant import Skim
+from isotherm.mqtt_proxy.sessions.skimming import SessionSkim
 from isotherm.servicekit import logs
 
 if TYPE_CHECKING:
@@ -31,3 +33,15 @@ def plain_ingest(pipeline: IngestPipeline) -> PlainIngest | None:
         return None
     _log.info("plain publishes are compiled")
     return PlainIngest(pipeline)
+
+
+def session_skim(schema_id: int) -> Skim:
+    """Return the compiled `SessionSkim`; the other one when it is not built, or switched off."""
+    if os.environ.get("ISOTHERM_PURE_PYTHON"):
+        return SessionSkim(schema_id)
+    try:
+        from isotherm.mqtt_proxy.hotpath.compiled import CompiledSkim
+    except ImportError:
+        # `plain_ingest` warns of it.
+        return SessionSkim(schema_id)
+    return CompiledSkim(schema_id)

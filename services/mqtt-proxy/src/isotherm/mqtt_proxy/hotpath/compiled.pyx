@@ -11,6 +11,7 @@ include "plain_readings.pxi"
 include "topic_plans.pxi"
 include "delivery_reports.pxi"
 include "qos2_packets.pxi"
+include "session_skim.pxi"
 
 from confluent_kafka import KafkaException
 

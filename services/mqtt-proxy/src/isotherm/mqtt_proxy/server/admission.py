@@ -62,7 +62,7 @@ class Admission:
         try:
             accepted = transport.get_extra_info("socket").dup()
         except OSError:
-            # No descriptor is left.
+            self._metrics.connection_attempts["no descriptor is left"] += 1
             self._limits.leave(address, authenticated=False)
             return
         task = asyncio.get_running_loop().create_task(self._admit(accepted, make, peer, address))

@@ -98,12 +98,17 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
         if received.mqtt:
             self._connection.data_received(received.mqtt)
         if received.end in (End.REFUSED, End.FAILED):
-            if received.end is End.REFUSED:
-                self._server.pipeline.metrics.connection_attempts["WebSocket refused"] += 1
+            self._count_attempt(received.end)
             self._connection.close(Reason.PROTOCOL_ERROR, f"WebSocket: {received.detail}")
             self._transport.close()
         elif received.end is End.CLOSED and not self._connection.eof_received():
             self._transport.close()
+
+    def _count_attempt(self, end: End) -> None:
+        """Count a WebSocket that fails before MQTT has accepted the client or ended the connection."""
+        if not (self._connection.was_accepted or self._connection.ended):
+            outcome = "WebSocket refused" if end is End.REFUSED else Reason.PROTOCOL_ERROR.words
+            self._server.pipeline.metrics.connection_attempts[outcome] += 1
 
     def eof_received(self) -> bool:
         """Keep the socket open while the connection holds events."""

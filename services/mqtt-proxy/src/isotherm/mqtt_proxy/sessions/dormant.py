@@ -10,6 +10,9 @@ from collections.abc import Callable
 from isotherm.mqtt_proxy.sessions.skimming import Skimmed
 from isotherm.mqtt_proxy.sessions.store import StoredState, begin_to_expire
 
+Skim = Callable[[str, bytes], Skimmed | None]
+"""Returns what a client's encoded state says of itself, or None when it has to be decoded."""
+
 _STEP_MS = 10_000
 """Sessions that expire within the same step are expired together."""
 
@@ -25,7 +28,7 @@ class DormantSessions:
         self,
         decode: Callable[[bytes], StoredState],
         restored_ms: int,
-        skim: Callable[[str, bytes], Skimmed | None] = lambda _client_id, _value: None,
+        skim: Skim = lambda _client_id, _value: None,
     ) -> None:
         self._decode = decode
         self._skim = skim

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
+from isotherm.mqtt_proxy.sessions.dormant import DormantSessions, Skim
 from isotherm.mqtt_proxy.sessions.records import from_record, newest
 from isotherm.mqtt_proxy.sessions.recovery import end_offsets, fence, read_to_end
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
@@ -28,7 +28,8 @@ class SessionRestoration:
 
     `make_consumer` returns a consumer that reports partition ends; `make_producer` returns a producer with the given
     transactional id. `schema_id` returns the id of version 2 of MqttSession, and raises when the registry is away.
-    `check_gone` raises when one of the given processes is alive after all.
+    `check_gone` raises when one of the given processes is alive after all. `make_skim` returns the skim of sessions
+    that were written with the schema of an id.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class SessionRestoration:
         slot: WorkerSlot,
         check_gone: Callable[[Iterable[int]], None],
         stop: Stop,
+        make_skim: Callable[[int], Skim] = SessionSkim,
     ) -> None:
         self._topic = topic
         self._admin = admin
@@ -55,6 +57,7 @@ class SessionRestoration:
         self._slot = slot
         self._check_gone = check_gone
         self._stop = stop
+        self._make_skim = make_skim
         self.transferred: dict[str, StoredState] = {}
         """The interrupted sessions that the predecessor had transferred to another process."""
 
@@ -64,7 +67,7 @@ class SessionRestoration:
         `interrupted` names the clients whose sessions a predecessor of this process was transferring when it ended.
         Raises KafkaException, UnreadableSessionError, or what `schema_id` or `check_gone` raises.
         """
-        skim = SessionSkim(self._schema_id())
+        skim = self._make_skim(self._schema_id())
         fenced = set[int]()
         while True:
             values = self._read()
