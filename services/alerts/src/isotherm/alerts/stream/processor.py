@@ -23,12 +23,7 @@ from functools import partial
 from isotherm.alerts.engine import device_state as changelog
 from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState
 from isotherm.alerts.engine.quiet import QuietBounds
-from isotherm.alerts.engine.reading import (
-    TOO_MANY_METRICS,
-    Reading,
-    RejectedReadingError,
-    filter_reason,
-)
+from isotherm.alerts.engine.reading import TOO_MANY_METRICS, Reading, RejectedReadingError, filter_reason
 from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.device_table import DeviceTable
@@ -36,7 +31,7 @@ from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.alerts.stream.checkpoint import NOTHING, Checkpoints, DeviceRef, Positions
 from isotherm.alerts.stream.device_state_store import DeviceStateStore, PartitionStates
 from isotherm.alerts.stream.outputs import OnStored, Outputs
-from isotherm.alerts.stream.quiet_judge import Judged, QuietJudge, Record
+from isotherm.alerts.stream.quiet_ways import Judged, QuietHandover, QuietJudge, Record
 from isotherm.alerts.stream.rule_sweep import RuleSweep
 
 MAX_ALERTS_IN_FLIGHT = 100
@@ -85,14 +80,11 @@ class Processor:
         self._now_ms, self._partition_of = now_ms, partition_of
         self._quiet_judge = QuietJudge(metrics, now_ms, max_skew_ms, max_publish_delay_ms)
         self._unwritten = Checkpoints(store, outputs, self._save, now_ms, checkpoint_ms)
-        self._at_work: DeviceRef | None = None
-        """The device whose state the engine is changing."""
         self._in_flight: Counter[DeviceRef] = Counter()
         """How many alerts of a device Kafka has not acknowledged yet."""
         self._turn = asyncio.Lock()
         self._is_open = True
-        self._is_reloading = False
-        """Whether the rules of the engine and the bounds of the devices do not fit each other."""
+        self._handover = QuietHandover(lambda: self._engine, devices, store, self._unwritten, self._in_flight)
         self._sweep = RuleSweep(store, outputs, self._turn, self._end_changed_of)
 
     def open(self) -> None:
@@ -121,13 +113,13 @@ class Processor:
         found out for 10,000 devices of a partition with each `advance_time`.
         """
         async with self._turn:
-            self._is_reloading = True
+            self._handover.is_suspended = True
             try:
                 # In a thread: a million devices take a second.
                 await asyncio.to_thread(self._devices.reload, rule_book)
                 self._engine = replace(self._engine, rules=rule_book, default_bounds=self._devices.default_bounds)
             finally:
-                self._is_reloading = False
+                self._handover.is_suspended = False
             for table in self.store.tables():
                 table.forget_plans()
         self._sweep.begin()
@@ -209,14 +201,13 @@ class Processor:
 
     async def _apply(self, partition: PartitionStates, ref: DeviceRef, reading: Reading) -> None:
         await self._outputs.wait_for_room()
-        state = self._state(partition, ref)
+        state = self._handover.take(partition, ref)
         # Mark the device before anything else: a state from before a crash may never have been published.
         self._unwritten.mark_unpublished(ref)
         try:
             await self._apply_to(state, partition, ref, reading)
         finally:
-            self._at_work = None
-            self._hand_over(partition, ref)
+            self._handover.give_back(partition, ref)
 
     async def _apply_to(
         self, state: DeviceRuleState, partition: PartitionStates, ref: DeviceRef, reading: Reading
@@ -235,7 +226,7 @@ class Processor:
             self._write_state(partition, ref, state, alerts, None)
             await self._outputs.wait_for_room()
             # The device may have been forgotten, and is another one from this reading on.
-            state = self._state(partition, ref)
+            state = self._handover.take(partition, ref)
             self._unwritten.mark_unpublished(ref)
         revision = state.revision
         decided = self._engine.apply(state, reading, device)
@@ -289,45 +280,8 @@ class Processor:
                 partition.schedule(device_id, due_ms)
 
     def quiet_bounds(self, device_id: str, metric: str) -> QuietBounds | None:
-        """Return the bounds of a metric of a device; None when the engine needs its readings.
-
-        It needs those of a device that has left the registry, until `_hand_over` knows what it has to give.
-        """
-        if self._devices.removed_ms(device_id) is not None:
-            return None
-        return self._engine.quiet_bounds(metric, self._devices.get(device_id))
-
-    def _state(self, partition: PartitionStates, ref: DeviceRef) -> DeviceRuleState:
-        """Return the state of a device for the engine, which it leaves by `_hand_over`."""
-        changed_in = partition.take_quiet(ref.device_id)
-        state = partition.state(ref.device_id)
-        if changed_in is not None:
-            partition.schedule(ref.device_id, self._engine.due_ms(state, self._devices.get(ref.device_id)))
-            self._unwritten.take_over(ref, changed_in)
-        self._at_work = ref
-        return state
-
-    def _hand_over(self, partition: PartitionStates, ref: DeviceRef) -> None:
-        """Let the compiled code judge the next readings of a device, if it is quiet."""
-        quiet, state = partition.quiet, partition.states.get(ref.device_id)
-        if quiet is None or not isinstance(state, DeviceRuleState) or ref in self._in_flight or ref == self._at_work:
-            return
-        if self._is_reloading or self._may_be_removed(state, ref):
-            return
-        bounds = self._engine.quiet_bounds_of(state, self._devices.get(ref.device_id))
-        if bounds is None or self.store.partitions.get(ref.partition) is not partition:
-            return
-        if quiet.put(ref.device_id, state, bounds, changed_in=self._unwritten.checkpoint_of(ref)):
-            partition.forget(ref.device_id)
-            self._unwritten.forget(ref)
-
-    def _may_be_removed(self, state: DeviceRuleState, ref: DeviceRef) -> bool:
-        """Return whether a reading that would be new to the device may come from before it left the registry.
-
-        The compiled code does not know of that, but every metric's newest reading makes earlier ones stale.
-        """
-        removed_ms = self._devices.removed_ms(ref.device_id)
-        return removed_ms is not None and any(one.event_time_ms <= removed_ms for one in state.metrics.values())
+        """Return the bounds of a metric of a device; None when the engine needs its readings."""
+        return self._handover.bounds(device_id, metric)
 
     async def settle(self, positions: Positions = NOTHING, *, whole: bool = False) -> Positions | None:
         """Write the states that a checkpoint covers, as `Checkpoints.settle`. Raises OutputRefusedError."""
@@ -357,7 +311,7 @@ class Processor:
                 if due_ms is None or due_ms > now_ms:
                     partition.schedule(device_id, due_ms)
                     continue
-            state = self._state(partition, ref)
+            state = self._handover.take(partition, ref)
             removed_ms = self._devices.removed_ms(device_id)
             if removed_ms is not None and not state.is_forgotten and state.last_seen_ms <= removed_ms:
                 decided: list[AlertRecord] | None = self._engine.remove(state, device_id, removed_ms)
@@ -373,8 +327,7 @@ class Processor:
                     to_publish = tuple(state.outbox)
                     self._in_flight[ref] += len(to_publish)
                     self._publish(partition, ref, state, to_publish, None)
-            self._at_work = None
-            self._hand_over(partition, ref)
+            self._handover.give_back(partition, ref)
 
     def _write_state(
         self,
@@ -441,4 +394,4 @@ class Processor:
             self._write_state(partition, ref, state, (), None)
             if self._unwritten.is_unsaved(ref):
                 self._save(ref, state)
-            self._hand_over(partition, ref)
+            self._handover.give(partition, ref)
