@@ -74,10 +74,10 @@ def lived(engine: RuleEngine, device: Irregular) -> tuple[int, int | None]:
 def test_the_engine_tells_deaths_of_irregular_devices_whose_clocks_drift() -> None:
     engine, false = engine_of(), 0
     for device in devices(20, seed=8, shortest_ms=300_000, longest_ms=1_200_000):
-        mistakes, told_ms = lived(engine, device)
+        mistakes, alerted_ms = lived(engine, device)
         false += mistakes
-        assert told_ms is not None
-        assert told_ms - device.times[-1] <= MAX_MEDIAN_GAPS * device.median_gap_ms
+        assert alerted_ms is not None
+        assert alerted_ms - device.times[-1] <= MAX_MEDIAN_GAPS * device.median_gap_ms
     sys.stdout.write(f"false silences: {false}\n")
     assert false <= 1
 

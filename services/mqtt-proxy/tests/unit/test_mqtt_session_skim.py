@@ -65,7 +65,7 @@ def is_plain(client_id: str, state: StoredState) -> bool:
     return (
         state.will is None
         and len(state.committed) < 64
-        and state.epoch < 2**61
+        and state.epoch < 2**62
         and (name is None or len(name.encode()) < 64)
     )
 

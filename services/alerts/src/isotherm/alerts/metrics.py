@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 PREFIX = "isotherm_alerts_"
@@ -50,6 +52,16 @@ class Metrics:
         self.devices = gauge("devices", "Devices whose state this process holds.")
         self.known_devices = gauge("known_devices", "Devices with metadata.")
         self.lag_seconds = gauge("lag_seconds", "Age of the readings that were read last; 0 at the end of the input.")
+        self._add_rules()
+        self._add_routes(counter, gauge)
+        self.reaction = Histogram(
+            PREFIX + "reaction_seconds",
+            "Time from the ingest time of a reading until the alert that it opened or closed was in Kafka.",
+            buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+            registry=self.registry,
+        )
+
+    def _add_routes(self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]) -> None:
         self.notifications = counter(
             "notifications_total",
             "Attempts of a route to deliver a notification: delivered, repeated or dead-lettered.",
@@ -65,15 +77,8 @@ class Metrics:
         self.silences_refused = counter(
             "silence_records_refused_total", "Records of silences that could not be read; the previous one stays."
         )
-        self._add_rules()
         self.route_pending = gauge(
             "route_pending_alerts", "States of alerts that a route has read and not settled.", "route"
-        )
-        self.reaction = Histogram(
-            PREFIX + "reaction_seconds",
-            "Time from the ingest time of a reading until the alert that it opened or closed was in Kafka.",
-            buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
-            registry=self.registry,
         )
 
     def _add_rules(self) -> None:

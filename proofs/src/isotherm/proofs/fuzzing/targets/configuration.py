@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from isotherm.alerts.rules.catalog import definition_of, rule_of, rules_in
+from isotherm.alerts.rules.catalog import Rule, definition_of, rule_of, rules_in
 from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.connector.config import files
 from isotherm.connector.config.files import ConfigError, ConnectorConfig
@@ -106,10 +106,11 @@ def rule_target() -> Callable[[bytes], None]:
 
     def run(data: bytes) -> None:
         text = data.decode("utf-8", "replace")
-        rules = []
-        for read in (lambda: [rule_of(text)], lambda: rules_in(text)):
+        rules: list[Rule] = []
+        readers: tuple[Callable[[str], list[Rule]], ...] = (lambda one: [rule_of(one)], rules_in)
+        for read in readers:
             try:
-                rules += read()
+                rules += read(text)
             except ValueError as error:
                 expect(bool(str(error)), "an error without a reason")
         for rule in rules:

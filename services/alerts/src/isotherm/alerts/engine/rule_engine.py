@@ -22,7 +22,7 @@ from isotherm.alerts.engine.device_state import (
     RuleState,
 )
 from isotherm.alerts.engine.reading import Reading
-from isotherm.alerts.engine.silence import SILENT, SilenceWatch, Tell
+from isotherm.alerts.engine.silence import SILENT, AddAlert, SilenceWatch
 from isotherm.alerts.rules.catalog import Rule
 from isotherm.alerts.rules.comparisons import OffGroupMeanRule
 from isotherm.alerts.rules.device_table import DeviceMetadata
@@ -174,7 +174,7 @@ class RuleEngine:
             self._mark_seen(state, device_id, metric.event_time_ms, device, alerts)
             now = metric.event_time_ms, metric.value
             watch = self._watch(device)
-            silence.close(state, silence.key_of(name), now[0], self._teller(device_id, device, alerts))
+            silence.close(state, silence.key_of(name), now[0], self._adder(device_id, device, alerts))
             rule_changes.forget_ended(state, silence.key_of(name), now[0])
             if before[0] >= 0:
                 rhythm.learn(metric, now[0] - before[0], None if watch is None else watch.metric_limit_ms(metric))
@@ -267,14 +267,14 @@ class RuleEngine:
         bounds = device.bounds.get(SILENT) if device else None
         return SilenceWatch(rule, self.default_bounds[SILENT] if bounds is None else bounds, self.reorder_ms)
 
-    def _teller(self, device_id: str, device: DeviceMetadata | None, alerts: list[AlertRecord]) -> Tell:
+    def _adder(self, device_id: str, device: DeviceMetadata | None, alerts: list[AlertRecord]) -> AddAlert:
         rule, attributes = self.rules.silent, device.attributes if device else {}
 
-        def tell(key: str, severity: str, kind: str, change: Change) -> None:
+        def add_alert(key: str, severity: str, kind: str, change: Change) -> None:
             text = alert_records.text_of(rule, device_id, change, "", attributes, key) if rule else None
             alerts.append(alert_records.record(device_id, key, severity, kind, change, "", text))
 
-        return tell
+        return add_alert
 
     def _forgotten_ms(self, state: DeviceRuleState, device: DeviceMetadata | None) -> int | None:
         """Return when a device without a record is forgotten if no reading comes; None for never."""
@@ -292,12 +292,12 @@ class RuleEngine:
         alerts: list[AlertRecord],
     ) -> None:
         """Open the silence that is due at `at_ms`, or forget the device if that is due."""
-        watch, tell = self._watch(device), self._teller(device_id, device, alerts)
+        watch, add_alert = self._watch(device), self._adder(device_id, device, alerts)
         silent_ms = None if watch is None else watch.silent_ms(state)
         if watch is not None and silent_ms is not None and silent_ms + _lag_ms(state) == at_ms:
-            watch.open(state, silent_ms, tell)
+            watch.open(state, silent_ms, add_alert)
         elif watch is not None and watch.unreported_ms(state, device) == at_ms:
-            watch.open(state, at_ms, tell, _UNREPORTED)
+            watch.open(state, at_ms, add_alert, _UNREPORTED)
         else:
             self._forget(state, device_id, at_ms, alerts, "forgotten")
 
@@ -326,14 +326,14 @@ class RuleEngine:
         Buffered readings of other metrics that were measured before `at_ms` are signs of life, too.
         """
         buffered = {one.event_time_ms for metric in state.metrics.values() for one in metric.buffered}
-        watch, tell = self._watch(device), self._teller(device_id, device, alerts)
+        watch, add_alert = self._watch(device), self._adder(device_id, device, alerts)
         for seen_ms in sorted(one for one in {*buffered, at_ms} if state.last_seen_ms < one <= at_ms):
             if watch is not None:
-                watch.end(state, seen_ms, tell)
+                watch.end(state, seen_ms, add_alert)
             rule_changes.forget_ended(state, SILENT, seen_ms)
             state.last_seen_ms = seen_ms
             if watch is not None:
-                watch.look_at_metrics(state, seen_ms, tell)
+                watch.look_at_metrics(state, seen_ms, add_alert)
             self._evaluate_unknown(state, device_id, seen_ms, device, alerts)
 
 

@@ -18,7 +18,7 @@ from isotherm.alerts.rules.kinds import Bounds, SilentRule
 SILENT = "silent"
 _SUFFIX = f".{SILENT}"
 
-Tell = Callable[[str, str, str, Change], None]
+AddAlert = Callable[[str, str, str, Change], None]
 """Adds an alert: key of the rule, severity, kind, and what happens."""
 
 
@@ -80,21 +80,21 @@ class SilenceWatch:
             return None
         return device.since_ms + unreported_ms
 
-    def open(self, state: DeviceRuleState, at_ms: int, tell: Tell, kind: str = SILENT) -> None:
+    def open(self, state: DeviceRuleState, at_ms: int, add_alert: AddAlert, kind: str = SILENT) -> None:
         """Open the silence of the device."""
         state.rules[SILENT] = RuleState(opened_ms=at_ms, severity=self.rule.severity)
-        tell(SILENT, self.rule.severity, kind, Change("opened", at_ms, at_ms, Finding(True, False, None, None)))
+        add_alert(SILENT, self.rule.severity, kind, Change("opened", at_ms, at_ms, Finding(True, False, None, None)))
 
-    def end(self, state: DeviceRuleState, at_ms: int, tell: Tell) -> None:
+    def end(self, state: DeviceRuleState, at_ms: int, add_alert: AddAlert) -> None:
         """Close the silence before a sign of life at `at_ms`; open it first when time has not done so."""
         silent_ms = self.silent_after_ms(state, state.last_seen_ms)
         if silent_ms is not None and at_ms > silent_ms:
-            self.open(state, silent_ms, tell)
+            self.open(state, silent_ms, add_alert)
         # A reading from before the silence does not close it, however late it arrives.
-        if close(state, SILENT, at_ms, tell):
+        if close(state, SILENT, at_ms, add_alert):
             state.alive_since_ms = at_ms
 
-    def look_at_metrics(self, state: DeviceRuleState, at_ms: int, tell: Tell) -> None:
+    def look_at_metrics(self, state: DeviceRuleState, at_ms: int, add_alert: AddAlert) -> None:
         """Open the silences of metrics that the device, which gave a reading at `at_ms`, should have given by then.
 
         After a silence of the device it has the whole limit of each metric to come back.
@@ -108,7 +108,9 @@ class SilenceWatch:
             if limit_ms is None or key in state.rules or at_ms <= due_ms:
                 continue
             state.rules[key] = RuleState(opened_ms=due_ms, severity=self.rule.severity)
-            tell(key, self.rule.severity, SILENT, Change("opened", due_ms, due_ms, Finding(True, False, None, None)))
+            add_alert(
+                key, self.rule.severity, SILENT, Change("opened", due_ms, due_ms, Finding(True, False, None, None))
+            )
         back = (
             metric.newest_ms >= state.alive_since_ms or key_of(name) in state.rules
             for name, metric in state.metrics.items()
@@ -117,12 +119,12 @@ class SilenceWatch:
             state.alive_since_ms = -1
 
 
-def close(state: DeviceRuleState, key: str, at_ms: int, tell: Tell) -> bool:
+def close(state: DeviceRuleState, key: str, at_ms: int, add_alert: AddAlert) -> bool:
     """Close the silence with this key at a reading at `at_ms`, if it began before; return whether it did."""
     rule_state = state.rules.get(key)
     if rule_state is None or rule_state.opened_ms is None or at_ms <= rule_state.opened_ms:
         return False
     del state.rules[key]
     change = Change("closed", rule_state.opened_ms, at_ms, Finding(False, True, None, None))
-    tell(key, rule_state.severity, SILENT, change)
+    add_alert(key, rule_state.severity, SILENT, change)
     return True
