@@ -101,7 +101,7 @@ class QuietHandover:
 
         It needs those of a device that has left the registry, until `give` knows what that device may give.
         """
-        if self._devices.removed_ms(device_id) is not None:
+        if self.is_suspended or self._devices.removed_ms(device_id) is not None:
             return None
         return self._engine().quiet_bounds(metric, self._devices.get(device_id))
 

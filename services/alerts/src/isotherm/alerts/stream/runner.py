@@ -192,6 +192,8 @@ class StreamRunner:
         """Let the compiled code judge the records, and the engine those that it leaves, in their order."""
         begin = 0
         while begin < len(records):
+            # The engine asks for the metadata with each reading; the bounds of quiet devices must be as new.
+            self._processor.reschedule(self._follower.changed())
             judged = await self._processor.judge(
                 tp.topic, tp.partition, records, begin, uses_append_time=self._settings.advance_when_idle
             )
