@@ -16,8 +16,9 @@ CHART_TOOLS := $(shell PATH="$$PATH:$${ISOTHERM_CACHE:-$${XDG_CACHE_HOME:-$$HOME
 LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -v promtool),, or promtool)$(if \
 	$(shell command -v prometheus-alertmanager),, or alertmanager)
 
-# What `make test-pure` runs: the services that devices reach, and the simulation of the MQTT server.
-PURE := services/mqtt-proxy services/coap-ingest proofs/tests/unit/test_proofs_mqtt_world.py
+# What `make test-pure` runs: the services that have compiled code or may get some, and their simulations.
+PURE := services/mqtt-proxy services/coap-ingest services/alerts proofs/tests/unit/test_proofs_mqtt_world.py \
+	proofs/tests/unit/test_proofs_alerts_world.py
 
 # Without this, the verifier of the contract tests sends usage statistics.
 export PACT_DO_NOT_TRACK := true
@@ -70,7 +71,7 @@ checks: lint types
 tests: setup
 	@$(PYTEST) -n $(or $(PROCESSES),4) --no-loadscope-reorder -m "not ($(LEFT_OUT))"
 
-test-pure: setup ## Run the suites of MQTT and CoAP without compiled code, keep the output in docs/results/test-pure.txt
+test-pure: setup ## Run the suites of MQTT, CoAP and alerts without compiled code, keep the output in docs/results/test-pure.txt
 	@ISOTHERM_PURE_PYTHON=1 tools/record-results docs/results/test-pure.txt $(PYTEST) --no-header -q \
 		-n $(or $(PROCESSES),4) --no-loadscope-reorder -m "not ($(LEFT_OUT))" $(PURE)
 
@@ -179,7 +180,7 @@ bench-reaction: setup ## Measure how soon the aggregates of a final window are i
 		$(BIN)/python bench/aggregator/reaction.py $(OPTIONS)
 
 bench-alerts: setup ## Measure the alerts service, all cases or C="reaction"
-	@for case in $(or $(C),reaction capacity recovery); do \
+	@for case in $(or $(C),capacity headline reaction recovery); do \
 		PYTHONPATH=bench/aggregator:bench/mqtt-proxy tools/record-section docs/results/bench-alerts.txt "$$case" \
 			$(BIN)/python bench/alerts/alerts_bench.py $$case $(OPTIONS); \
 	done

@@ -114,7 +114,9 @@ class World:
         self.decided += len(self.engine.apply(state, reading, None) or ())
         state.outbox.clear()
         bounds = self.engine.quiet_bounds_of(state, None)
-        if bounds is None or not self.table.put(reading.device_id, state, bounds, is_changed=True):
+        if bounds is None or not self.table.put(
+            reading.device_id, state, bounds, changed_in=self.table.checkpoint_number + 1
+        ):
             self._open[reading.device_id] = state
 
 
@@ -164,7 +166,8 @@ def main() -> None:
     changelog: list[tuple[bytes, bytes]] = []
 
     def checkpoint() -> None:
-        while world.table.changed:
+        world.table.begin_checkpoint(1)
+        while world.table.unwritten:
             written = world.table.checkpoint(_AT_ONCE, b"\0\0\0\0\7", _START_MS)
             changelog.extend((device_id, value) for device_id, value, _latest in written)
 

@@ -14,10 +14,10 @@ from faust.transport.drivers import aiokafka as driver
 from isotherm.alerts.engine import device_state, reorder
 from isotherm.alerts.engine.device_state import DeviceRuleState
 from isotherm.alerts.stream import faust_app
+from isotherm.alerts.stream.checkpoint import Checkpoints
 from isotherm.alerts.stream.device_state_store import PartitionStates
 from isotherm.alerts.stream.faust_app import FaustApp
 from isotherm.alerts.stream.outputs import Outputs
-from isotherm.alerts.stream.processor import Processor
 from isotherm.proofs.worlds.alerts.world import AlertsWorld, Terms, draw_terms
 from isotherm.proofs.worlds.scenario import Fault, Scenario
 
@@ -88,7 +88,7 @@ def wait_for_no_earlier_reading(patch: Patch) -> None:
 
 
 def recover_no_state(patch: Patch) -> None:
-    patch.setattr(PartitionStates, "restore", lambda *_: None)
+    patch.setattr(PartitionStates, "restore_record", lambda *_: None)
 
 
 def commit_one_record_more_than_was_processed(patch: Patch) -> None:
@@ -106,14 +106,15 @@ def schedule_no_recovered_device(patch: Patch) -> None:
 
 
 def store_no_state_without_alert(patch: Patch) -> None:
-    take = Processor._take
+    take = Checkpoints._take
 
-    async def take_unpublished(self: Processor, refs: Any) -> AsyncIterator[Any]:
+    async def take_unpublished(self: Checkpoints, refs: Any) -> AsyncIterator[Any]:
         if refs is self._unpublished:
             async for one in take(self, refs):
                 yield one
 
-    patch.setattr(Processor, "_take", take_unpublished)
+    patch.setattr(Checkpoints, "_take", take_unpublished)
+    patch.setattr(Outputs, "write_quiet", lambda *_: None)
 
 
 Suits = Callable[[Terms], bool]

@@ -142,8 +142,8 @@ def test_a_long_day_is_twelve_alerts(start_day: Callable[[ScriptedDay], Day], da
 
 @pytest.mark.faults
 @pytest.mark.long
-@pytest.mark.timeout(2_400)
-def test_a_long_day_with_five_kills_and_a_rebalance_is_twelve_alerts(
+@pytest.mark.timeout(3_600)
+def test_a_long_day_with_twenty_kills_and_a_rebalance_is_twelve_alerts(
     start_day: Callable[[ScriptedDay], Day],
 ) -> None:
     today = start_day(ScriptedDay(late_share=0.1, twice_share=0.05))
@@ -154,8 +154,8 @@ def test_a_long_day_with_five_kills_and_a_rebalance_is_twelve_alerts(
     second = today.worker().start()
     until("the partitions are shared out", lambda: first.counted("recoveries_total") > shared_out)
     until("both have devices", lambda: min(one.counted("devices") for one in (first, second)) > 0)
-    for kill in range(5):
-        today.until_unread(count * (7 - kill) // 10)
+    for kill in range(20):
+        today.until_unread(count * (42 - 2 * kill) // 50)
         victim = (first, second)[kill % 2]
         # Launched anew a moment ago, it would be killed before it had any part in this.
         until("the victim has devices", lambda victim=victim: victim.counted("devices") > 0)  # type: ignore[misc]  # mypy infers no lambda's default

@@ -147,7 +147,7 @@ class Batches:
         if state is None:
             return
         bounds = self.engine.quiet_bounds_of(state, self.devices.get(device_id))
-        if bounds is not None and self.table.put(device_id, state, bounds, is_changed=True):
+        if bounds is not None and self.table.put(device_id, state, bounds, changed_in=self.table.checkpoint_number + 1):
             del self.single.states[device_id]
 
     def advance(self) -> None:
@@ -166,7 +166,8 @@ class Batches:
         """Write the states of all changed devices, two at a time."""
         for device_id in self.single.states:
             self._write(device_id)
-        while self.table.changed:
+        self.table.begin_checkpoint(self.table.checkpoint_number + 1)
+        while self.table.unwritten:
             for key, value, latest in self.table.checkpoint(2, LATEST_HEADER, NOW_MS):
                 self.changelog[key.decode()] = value
                 self.latest[key.decode()] = latest

@@ -61,8 +61,8 @@ async def test_what_is_committed_is_committed_again_a_minute_later(monkeypatch: 
         commits.append(offsets)
         return True
 
-    async def settle() -> bool:
-        return True
+    async def settle(processed: dict[TP, int], *, whole: bool) -> dict[TP, int]:
+        return processed
 
     monkeypatch.setattr(faust_app, "time", SimpleNamespace(monotonic=lambda: now_s))
     app: Any = SimpleNamespace(
@@ -93,7 +93,7 @@ class Consumer(_Consumer):
         self.flow = FlowControlEvent(initially_suspended=False)
         self.queue: ThrowableQueue[int] = ThrowableQueue(flow_control=self.flow)
         topics = SimpleNamespace(_tp_index={PARTITION: [SimpleNamespace(queue=self.queue)]})
-        self.app: Any = SimpleNamespace(flow_control=self.flow, topics=topics, should_stop=False)
+        self.app: Any = SimpleNamespace(flow_control=self.flow, topics=topics, should_stop=False, max_queued=512)
         self.callback = self._put
 
     async def _put(self, message: Any) -> None:
@@ -171,3 +171,48 @@ async def test_a_record_that_is_delivered_before_the_flow_resumes_stays_in_the_q
     assert (flow.is_active(), queue.qsize()) == (False, 0)
     flow.resume()
     await asyncio.wait_for(flow.acquire(), LIMIT_S)
+
+
+async def test_what_was_stored_before_a_rebalance_is_committed_for_the_partitions_that_stay() -> None:
+    """Else rebalances in quick succession would read the same records for ever: a checkpoint takes a while."""
+    commits: list[dict[TP, int]] = []
+    other = TP("thermostat.data", 2)
+
+    async def commit(offsets: dict[TP, int]) -> bool:
+        commits.append(offsets)
+        return True
+
+    stored = iter((True, False))
+
+    async def on_revoked() -> bool:
+        return next(stored)
+
+    app: Any = SimpleNamespace(
+        owner=SimpleNamespace(on_revoked=on_revoked),
+        consumer=SimpleNamespace(_commit=commit),
+        fetched={},
+        _processed={PARTITION: 41, other: 7},
+        _committed={},
+        _drained={},
+    )
+    await FaustApp._on_revoked(app)
+    await FaustApp.commit_drained(app, {1})
+    await FaustApp.commit_drained(app, {1, 2})
+    assert commits == [{PARTITION: 42}]
+    app._processed = {PARTITION: 50}
+    await FaustApp._on_revoked(app)
+    await FaustApp.commit_drained(app, {1})
+    assert commits == [{PARTITION: 42}]
+
+
+def test_a_recovery_that_a_rebalance_broke_off_is_none() -> None:
+    changelog = TP("alerts-devices-changelog", 1)
+    recovery = SimpleNamespace(active_highwaters={changelog: 9}, active_offsets={changelog: 9})
+    app: Any = SimpleNamespace(tables=SimpleNamespace(recovery=recovery))
+    assert FaustApp.is_recovered(app, {changelog})
+    recovery.active_offsets[changelog] = 8
+    assert not FaustApp.is_recovered(app, {changelog})
+    recovery.active_offsets[changelog] = None
+    assert not FaustApp.is_recovered(app, {changelog})
+    recovery.active_highwaters, recovery.active_offsets = {}, {changelog: 9}
+    assert not FaustApp.is_recovered(app, {changelog})

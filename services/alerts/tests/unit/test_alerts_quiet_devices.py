@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from isotherm.alerts.engine import alert_records, device_state
 from isotherm.alerts.engine.reading import Reading
+from isotherm.alerts.hotpath import compiled
 from isotherm.alerts.rules.device_table import DeviceTable
 
 START_MS = 1_750_000_000_000
@@ -155,6 +156,8 @@ def test_a_changed_device_is_in_one_checkpoint_with_its_changelog_value_and_its_
     for one in log:
         single.process(one)
     assert batches.table.changed == 1
+    assert batches.table.checkpoint(10, LATEST_HEADER, NOW_MS) == []
+    batches.table.begin_checkpoint(1)
     ((device_id, value, latest),) = batches.table.checkpoint(10, LATEST_HEADER, NOW_MS)
     assert batches.table.checkpoint(10, LATEST_HEADER, NOW_MS) == []
     state = single.states["attic"]
@@ -167,7 +170,7 @@ def test_a_changed_device_is_in_one_checkpoint_with_its_changelog_value_and_its_
 def test_a_device_that_is_due_comes_back_to_the_engine() -> None:
     _single, batches = both()
     batches.feed(steady(20))
-    state = device_state.decode(batches.table.value("attic") or b"")
+    state = device_state.decode(batches.table.value(b"attic") or b"")
     due_ms = batches.engine.due_ms(state, None)
     assert due_ms is not None
     assert batches.table.pop_due(due_ms - 1) == []
@@ -212,7 +215,7 @@ def test_no_bytes_can_break_the_reader(junk: bytes, cut: int) -> None:
     )
     header = bytes(16)
     batches.feed(steady(8))
-    stored = batches.table.value("attic") or b""
+    stored = batches.table.value(b"attic") or b""
     batches.table.restore(b"other", header + b"\1" + junk)
     batches.table.restore(b"other", stored[: cut + 16] + junk)
 
@@ -221,14 +224,14 @@ def test_the_newer_of_two_values_wins_and_is_written_again_behind_an_older_one()
     _single, batches = both()
     log = steady(12)
     batches.feed(log[:10])
-    older = batches.table.value("attic") or b""
+    older = batches.table.value(b"attic") or b""
     batches.feed(log[10:])
-    newer = batches.table.value("attic") or b""
+    newer = batches.table.value(b"attic") or b""
     for values, rewrites in (((older, newer), []), ((newer, older), [("attic", newer)]), ((newer, older, newer), [])):
         batches.kill()
         for value in values:
             assert batches.table.restore(b"attic", value)
-        assert batches.table.value("attic") == newer
+        assert batches.table.value(b"attic") == newer
         assert batches.table.pop_rewrites() == rewrites
         assert batches.table.pop_rewrites() == []
 
@@ -249,7 +252,7 @@ def test_devices_come_and_go_in_any_order() -> None:
             state.metrics["t"] = device_state.MetricState(START_MS, 1, value, "Cel", START_MS)
             bounds = batches.engine.quiet_bounds_of(state, None)
             assert bounds is not None
-            assert batches.table.put(name, state, bounds, is_changed=choose.random() < 0.5)
+            assert batches.table.put(name, state, bounds, changed_in=choose.randrange(2))
             held.add(name)
         assert len(batches.table) == len(held)
     for name in [f"device-{number}" for number in range(2_500)]:
@@ -262,7 +265,7 @@ def test_more_names_than_there_is_place_for_stay_with_the_engine() -> None:
     state.metrics["t" * 256] = device_state.MetricState(START_MS, 1, 20.0, "Cel", START_MS)
     bounds = batches.engine.quiet_bounds_of(state, None)
     assert bounds is not None
-    assert not batches.table.put("attic", state, bounds, is_changed=False)
+    assert not batches.table.put("attic", state, bounds, changed_in=0)
     assert len(batches.table) == 0
 
 
@@ -278,3 +281,65 @@ def test_a_device_whose_metadata_has_changed_gets_its_new_bounds_or_the_engine()
     batches.advance()
     assert batches.quiet == quiet
     assert [one["rule"] for one in batches.alerts] == ["above"]
+
+
+def test_a_checkpoint_writes_what_changed_before_it_and_the_next_one_the_rest() -> None:
+    _single, batches = both()
+    for name in ("attic", "cellar", "kitchen"):
+        batches.feed(steady(12, device_id=name)[:10])
+    table = batches.table
+    table.begin_checkpoint(1)
+    # One changes again before it is written, one is with the engine meanwhile, a new one comes.
+    batches.feed(steady(12, device_id="attic")[10:])
+    taken = table.take("cellar")
+    assert taken is not None
+    assert taken[1] == 1
+    assert table.put("cellar", taken[0], batches.engine.quiet_bounds_of(taken[0], None) or [], changed_in=taken[1])
+    batches.feed(steady(10, device_id="shed"))
+    written = [key for key, _value, _latest in table.checkpoint(10, LATEST_HEADER, NOW_MS)]
+    assert sorted(written) == [b"attic", b"cellar", b"kitchen"]
+    assert (table.unwritten, table.changed) == (0, 1)
+    # A change behind the checkpoint is for the next one.
+    batches.feed(steady(13, device_id="attic")[12:])
+    moved = table.take("attic")
+    assert moved is not None
+    assert moved[1] == 2
+    table.begin_checkpoint(2)
+    assert [key for key, _value, _latest in table.checkpoint(10, LATEST_HEADER, NOW_MS)] == [b"shed"]
+
+
+def test_other_rules_count_from_the_next_reading_on_and_for_the_time_of_each_device() -> None:
+    engine = rule_engine(RULES)
+    current = [engine]
+    table = compiled.QuietDevices(5_000, lambda _device, name: current[0].quiet_bounds(name, None))
+    table.add_schema(SCHEMA_ID)
+    _single, batches = both()
+    batches.feed(steady(20))
+    batches.feed(steady(20, device_id="cellar"))
+    for name in ("attic", "cellar"):
+        value = batches.table.value(name.encode())
+        assert value is not None
+        assert table.restore(name.encode(), value)
+    assert table.replan_some(10) == 0
+    current[0] = rule_engine([{"kind": "above", "metric": "t", "threshold": 22}, {"kind": "flat", "metric": "t"}])
+    table.forget_plans()
+    hot = steady(22)[21:]
+    rest, _end = judged(table, hot)
+    # The rate rule of its state is gone, so the engine needs the device.
+    assert rest == [(0, 0)]
+    assert table.replan_some(1) == 1
+    assert table.replan_some(1) == 0
+    assert sorted(table.pop_due(0)) == ["attic", "cellar"]
+
+
+def judged(table: compiled.QuietDevices, records: list[Record]) -> tuple[list[tuple[int, int]], int]:
+    return table.judge(
+        records,
+        0,
+        clock_ms=0,
+        other_clocks_ms=NOW_MS,
+        now_ms=NOW_MS,
+        delay_ms=0,
+        max_skew_ms=0,
+        uses_append_time=False,
+    )

@@ -11,6 +11,7 @@ from aiokafka.partitioner import murmur2
 from confluent_kafka import Producer
 
 from isotherm.alerts.engine.rule_engine import RuleEngine
+from isotherm.alerts.hotpath import quiet_devices
 from isotherm.alerts.input.device_table_follower import DeviceTableFollower
 from isotherm.alerts.input.reading_converter import ReadingConverter
 from isotherm.alerts.live_rules.live_rules import LiveRules, RuleClients, sources_of
@@ -174,16 +175,8 @@ class Alerts:
             # Each run has a store and outputs of its own, because only the changelog survives a run.
             producer = outputs_producer(settings)
             outputs = await self._until(stop, "registry", partial(Outputs, settings, registry, self._metrics, producer))
-            processor = Processor(
-                await asyncio.to_thread(self._engine),
-                self._devices,
-                DeviceStateStore([settings.repartition] if aggregates else settings.input_topics),
-                outputs,
-                self._metrics,
-                max_skew_ms=settings.max_skew_ms,
-                max_publish_delay_ms=settings.max_publish_delay_ms,
-                records_show_time=not aggregates,
-                partition_of=partial(partition_of, partitions),
+            processor = self._make_processor(
+                await asyncio.to_thread(self._engine), outputs, partitions, aggregates=aggregates
             )
             self._runner = StreamRunner(
                 settings,
@@ -207,6 +200,26 @@ class Alerts:
                 await self._pause(stop, backoff.next_ms() / 1000)
             else:
                 backoff.reset()
+
+    def _make_processor(self, engine: RuleEngine, outputs: Outputs, partitions: int, *, aggregates: bool) -> Processor:
+        settings = self._settings
+        # Aggregates come too seldom for batches of them to matter, and in another schema.
+        table = None if aggregates else quiet_devices()
+        topics = [settings.repartition] if aggregates else settings.input_topics
+        new_table = table and (lambda: table(settings.reorder_ms, processor.quiet_bounds))
+        processor: Processor = Processor(
+            engine,
+            self._devices,
+            DeviceStateStore(topics, new_table),
+            outputs,
+            self._metrics,
+            max_skew_ms=settings.max_skew_ms,
+            max_publish_delay_ms=settings.max_publish_delay_ms,
+            records_show_time=not aggregates,
+            checkpoint_ms=settings.checkpoint_ms,
+            partition_of=partial(partition_of, partitions),
+        )
+        return processor
 
     def _prepare_topics(self, *, repartition: bool) -> int:
         settings = self._settings

@@ -117,6 +117,14 @@ class AlertsSettings(ServiceSettings):
         description="Let time advance with the wall clock in a partition that is read to its end. Switch it off to "
         "replay old readings: then only the readings move time.",
     )
+    checkpoint_ms: int = Field(
+        60_000,
+        ge=1_000,
+        le=600_000,
+        description="Over how long the states of quiet devices are spread that are written to the changelog and to "
+        "`latest_topic`. At least 5,000 a second are written, each of them at most once a second. Offsets are "
+        "committed when all are written: after a crash at most the readings of twice this time are read again.",
+    )
     session_timeout_ms: int = Field(
         30_000, ge=6_000, le=300_000, description="After this long without a heartbeat another replica takes over."
     )

@@ -25,6 +25,7 @@ _NEVER = 2**62
 
 COMPACT = 1
 """The first byte after the header in the compact form. JSON begins with `{`."""
+_COMPACT_BYTE = bytes([COMPACT])
 _COMPACT_DEVICE = struct.Struct("<BqB")
 _COMPACT_METRIC = struct.Struct("<qqdqdidqqqqdii")
 _TIME = struct.Struct("<q")
@@ -208,7 +209,7 @@ def due_of(value: bytes) -> int | None:
 
 def is_compact(value: bytes) -> bool:
     """Return whether a value has the compact form, in which the state of a quiet device is written."""
-    return value[_HEADER.size : _HEADER.size + 1] == bytes([COMPACT])
+    return value[_HEADER.size : _HEADER.size + 1] == _COMPACT_BYTE
 
 
 def decode(value: bytes) -> DeviceRuleState:

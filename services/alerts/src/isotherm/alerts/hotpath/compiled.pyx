@@ -271,28 +271,52 @@ cdef class QuietDevices(QuietTable):
         """Return whether a device may be due up to `now_ms` (epoch ms); False is certain."""
         return now_ms >= self._next_due_ms
 
+    def forget_plans(self):
+        """Ask for the bounds of each device again before its next reading: the rules are others.
+
+        A silent device gives none. `replan_some` finds out when such devices are due.
+        """
+        cdef Py_ssize_t row
+        self._next_planned = 0
+        for row in range(self._device_rows):
+            if self._devices[row].id != NULL:
+                self._forget_plans(<int32_t>row)
+
+    def replan_some(self, Py_ssize_t limit):
+        """Ask for the bounds of the next `limit` devices since `forget_plans`; return how many may be left.
+
+        A device whose readings the engine needs is due at once.
+        """
+        cdef Py_ssize_t end = min(self._next_planned + limit, self._device_rows)
+        cdef Device *device
+        while self._next_planned < end:
+            device = &self._devices[self._next_planned]
+            if device.id != NULL and not self._plan(<int32_t>self._next_planned):
+                self._devices[self._next_planned].due_ms = self._next_due_ms = 0
+            self._next_planned += 1
+        return max(self._device_rows - self._next_planned, 0)
+
     def checkpoint(self, Py_ssize_t limit, bytes latest_header, int64_t now_ms):
-        """Return id, changelog value and DeviceState of at most `limit` devices that have changed, each once.
+        """Return id, changelog value and DeviceState of at most `limit` devices of the running checkpoint, each once.
 
         `latest_header` comes before a DeviceState, `now_ms` is when it is made.
         """
         cdef list records = []
         cdef int32_t row
         cdef Device *device
-        while self._changed_rows and len(records) < limit:
-            self._changed_rows -= 1
-            row = self._changed[self._changed_rows]
+        while self._begun.length and len(records) < limit:
+            self._begun.length -= 1
+            row = self._begun.at[self._begun.length]
             device = &self._devices[row]
-            if device.is_changed:
-                device.is_changed = False
+            if device.changed_in:
+                device.changed_in = 0
                 self._changed_devices -= 1
                 records.append((device.id[: device.length], self._value(row), self._latest(row, latest_header, now_ms)))
         return records
 
-    def value(self, str device_id):
+    def value(self, bytes device_id):
         """Return the changelog value of a device; None without it."""
-        cdef bytes id = device_id.encode()
-        cdef int32_t row = self._find(<Bytes>PyBytes_AS_STRING(id), PyBytes_GET_SIZE(id))
+        cdef int32_t row = self._find(<Bytes>PyBytes_AS_STRING(device_id), PyBytes_GET_SIZE(device_id))
         return None if row == ABSENT else self._value(row)
 
     cdef bytes _value(self, int32_t row):
@@ -385,12 +409,17 @@ cdef class QuietDevices(QuietTable):
                 return False
         return at == end
 
-    def remove(self, str device_id):
-        """Remove a device."""
+    def remove(self, bytes device_id):
+        """Remove a device; return whether it was here."""
+        cdef int32_t row = self._find(<Bytes>PyBytes_AS_STRING(device_id), PyBytes_GET_SIZE(device_id))
+        if row == ABSENT:
+            return False
+        self._remove_device(row)
+        return True
+
+    def __contains__(self, str device_id):
         cdef bytes id = device_id.encode()
-        cdef int32_t row = self._find(<Bytes>PyBytes_AS_STRING(id), PyBytes_GET_SIZE(id))
-        if row != ABSENT:
-            self._remove_device(row)
+        return self._find(<Bytes>PyBytes_AS_STRING(id), PyBytes_GET_SIZE(id)) != ABSENT
 
     def pop_rewrites(self):
         """Return id and value of every device whose last record in the changelog is not its newest state, once each."""

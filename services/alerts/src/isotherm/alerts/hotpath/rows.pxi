@@ -43,7 +43,7 @@ cdef struct Device:
     uint32_t hash
     int32_t length
     int32_t first              # metric
-    bint is_changed            # since the last checkpoint
+    int64_t changed_in         # the checkpoint that must write it; 0 when none must
     bint needs_rewrite
     int64_t revision
     int64_t last_seen_ms
@@ -51,6 +51,11 @@ cdef struct Device:
     int64_t silent_ms          # event time after which the device was silent; with bounds only
     int64_t metric_due_ms      # event time after which one of its metrics was silent; with bounds only
     int64_t batch              # of which the engine has taken a reading
+
+cdef struct Rows:
+    int32_t *at
+    Py_ssize_t length
+    Py_ssize_t capacity
 
 cdef struct Plan:
     int32_t uses
@@ -82,6 +87,13 @@ cdef int reserve(void **array, Py_ssize_t *capacity, Py_ssize_t wanted, size_t s
         raise MemoryError
     array[0] = moved
     capacity[0] = grown
+    return 0
+
+
+cdef int append_row(Rows *rows, int32_t row) except -1:
+    reserve(<void **>&rows.at, &rows.capacity, rows.length + 1, sizeof(int32_t))
+    rows.at[rows.length] = row
+    rows.length += 1
     return 0
 
 

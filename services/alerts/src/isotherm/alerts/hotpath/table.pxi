@@ -18,8 +18,10 @@ cdef class QuietTable:
     cdef int32_t _free_device, _free_metric
     cdef int32_t *_slots
     cdef uint32_t _mask
-    cdef int32_t *_changed
-    cdef Py_ssize_t _changed_rows, _changed_capacity, _changed_devices
+    cdef Rows _begun           # what the running checkpoint has to write; a row may be there in vain
+    cdef Rows _changed         # what the next one has to write
+    cdef Py_ssize_t _changed_devices, _next_planned
+    cdef readonly int64_t checkpoint_number
     cdef Texts _texts
     cdef Plans _plans
 
@@ -27,6 +29,9 @@ cdef class QuietTable:
         self._reorder_ms = reorder_ms
         self._free_device = self._free_metric = ABSENT
         self._next_due_ms = NEVER
+        self._begun = self._changed = Rows(NULL, 0, 0)
+        self.checkpoint_number = 0
+        self._next_planned = NEVER
         self._texts = Texts()
         self._plans = Plans(self._texts)
         self._grow_slots(1024)
@@ -41,15 +46,35 @@ cdef class QuietTable:
         free(self._devices)
         free(self._metrics)
         free(self._slots)
-        free(self._changed)
+        free(self._begun.at)
+        free(self._changed.at)
 
     def __len__(self):
         return self._count
 
     @property
     def changed(self):
-        """How many devices have changed since their last checkpoint."""
+        """How many devices have changed since they were written."""
         return self._changed_devices
+
+    @property
+    def unwritten(self):
+        """At most how many devices the running checkpoint has still to write."""
+        return self._begun.length
+
+    def begin_checkpoint(self, int64_t number):
+        """Begin the checkpoint `number`, which has to write every device that has changed up to now."""
+        cdef Rows begun = self._begun
+        self.checkpoint_number = number
+        if not begun.length:
+            self._begun, self._changed = self._changed, begun
+            return
+        reserve(
+            <void **>&self._begun.at, &self._begun.capacity, begun.length + self._changed.length, sizeof(int32_t)
+        )
+        memcpy(self._begun.at + self._begun.length, self._changed.at, self._changed.length * sizeof(int32_t))
+        self._begun.length += self._changed.length
+        self._changed.length = 0
 
     # The table of devices: open addressing, a removed device leaves no gap.
 
@@ -107,7 +132,8 @@ cdef class QuietTable:
         device = &self._devices[row]
         device.id, device.length, device.hash = copied, <int32_t>length, hash_of(id, length, _SEED)
         device.first = ABSENT
-        device.is_changed = device.needs_rewrite = False
+        device.changed_in = 0
+        device.needs_rewrite = False
         device.due_ms = NEVER
         device.batch = 0
         self._count += 1
@@ -141,8 +167,8 @@ cdef class QuietTable:
         free(device.id)
         device.id = NULL
         device.first, self._free_device = self._free_device, row
-        self._changed_devices -= device.is_changed
-        device.is_changed = False
+        self._changed_devices -= device.changed_in != 0
+        device.changed_in = 0
         self._count -= 1
 
     cdef int32_t _add_metric(self, int32_t row) except -2:
@@ -174,21 +200,18 @@ cdef class QuietTable:
 
     @cython.final
     cdef inline int _mark_changed(self, int32_t row) except -1:
-        cdef Device *device = &self._devices[row]
-        if not device.is_changed:
-            reserve(<void **>&self._changed, &self._changed_capacity, self._changed_rows + 1, sizeof(int32_t))
-            self._changed[self._changed_rows] = row
-            self._changed_rows += 1
+        if not self._devices[row].changed_in:
+            append_row(&self._changed, row)
             self._changed_devices += 1
-            device.is_changed = True
+            self._devices[row].changed_in = self.checkpoint_number + 1
         return 0
 
     # States come from the engine and go back to it.
 
-    def put(self, str device_id, state, bounds, *, bint is_changed):
+    def put(self, str device_id, state, bounds, *, int64_t changed_in):
         """Take over the state of a quiet device with the bounds of each metric; return False when it has no place here.
 
-        `is_changed` says that the next checkpoint must write it.
+        `changed_in` is the number of the checkpoint that must write it, 0 when none must.
         """
         cdef bytes id = device_id.encode()
         cdef Bytes at = <Bytes>PyBytes_AS_STRING(id)
@@ -209,8 +232,10 @@ cdef class QuietTable:
             self._remove_device(row)
             raise
         self._set_due(row)
-        if is_changed:
-            self._mark_changed(row)
+        if changed_in:
+            append_row(&self._begun if changed_in <= self.checkpoint_number else &self._changed, row)
+            self._changed_devices += 1
+            self._devices[row].changed_in = changed_in
         return True
 
     cdef int _fill(self, Metric *metric, str name, state, of_metric, dict rules) except -1:
@@ -232,7 +257,7 @@ cdef class QuietTable:
         return 0
 
     def take(self, str device_id):
-        """Hand the state of a device back; None without it. Returns it with whether it has changed since a checkpoint."""
+        """Hand the state of a device back with the checkpoint that must write it, 0 when none must; None without it."""
         cdef bytes id = device_id.encode()
         cdef int32_t row = self._find(<Bytes>PyBytes_AS_STRING(id), PyBytes_GET_SIZE(id)), at
         cdef Device *device
@@ -260,7 +285,7 @@ cdef class QuietTable:
                     highest=points_of(&metric.highest), lowest=points_of(&metric.lowest)
                 )
             at = metric.next
-        found = DeviceRuleState(device.revision, metrics, rules, device.last_seen_ms), bool(device.is_changed)
+        found = DeviceRuleState(device.revision, metrics, rules, device.last_seen_ms), device.changed_in
         self._remove_device(row)
         return found
 

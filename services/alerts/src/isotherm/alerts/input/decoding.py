@@ -29,6 +29,8 @@ class ReadingDecoder:
         self._registry = registry
         self._readings, self._windows = Decoder(registry, READER), Decoder(registry, WINDOW_READER)
         self._is_window: dict[int, bool] = {}
+        self.plain_schemas: set[int] = set()
+        """The ids of the writer schemas met so far whose fields are exactly those of SensorReading."""
 
     def knows(self, value: bytes) -> bool:
         """Return whether `value` can be decoded without asking the registry. Raises WireFormatError."""
@@ -51,8 +53,16 @@ class ReadingDecoder:
         else:
             record = self._readings(value).record
             reading = reading_of(record | {name: epoch_ms(record[name]) for name in ("event_time", "ingest_time")})
-        self._is_window[schema_id] = is_window
+        if schema_id not in self._is_window:
+            self._is_window[schema_id] = is_window
+            if _fields(self._registry.schema(schema_id).json) == _fields(READER):
+                self.plain_schemas.add(schema_id)
         return reading
+
+
+def _fields(schema: Any) -> Any:
+    """Return names and types of the fields of a record schema, which decide how its data are written."""
+    return [(field["name"], field["type"]) for field in schema["fields"]]
 
 
 def _name(schema: Any) -> str | None:

@@ -28,14 +28,33 @@ _log = logs.logger(__name__)
 class Record(Protocol):
     """One record of the input as it was read."""
 
-    topic: str
-    partition: int
-    offset: int
-    timestamp: float
-    """Kafka's timestamp, in epoch seconds."""
-    key: Any
-    value: Any
-    headers: Any
+    @property
+    def topic(self) -> str:
+        """The topic."""
+
+    @property
+    def partition(self) -> int:
+        """The partition."""
+
+    @property
+    def offset(self) -> int:
+        """The offset."""
+
+    @property
+    def timestamp(self) -> float:
+        """Kafka's timestamp, in epoch seconds."""
+
+    @property
+    def key(self) -> Any:
+        """The key as it was read."""
+
+    @property
+    def value(self) -> Any:
+        """The value as it was read."""
+
+    @property
+    def headers(self) -> Any:
+        """The headers, as a list or a mapping."""
 
 
 class ReadingConverter:
@@ -47,6 +66,11 @@ class ReadingConverter:
         self._decode = ReadingDecoder(registry)
         self._dead_letters = DeadLetterQueue(producer, topic)
         self._name, self._metrics, self._health = name, metrics, health
+
+    @property
+    def plain_schemas(self) -> set[int]:
+        """The ids of the schemas met so far whose records the compiled code can read."""
+        return self._decode.plain_schemas
 
     async def convert(self, record: Record) -> Reading | None:
         """Return the reading in a record; None when the record is a dead-letter record, which Kafka then has.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import faust
@@ -17,7 +17,7 @@ from aiokafka.errors import ConsumerStoppedError, IllegalStateError
 from faust.stores.memory import Store
 from faust.tables.table import Table
 from faust.transport.drivers import aiokafka as driver
-from faust.types import TP
+from faust.types import TP, ConsumerMessage
 from faust.types.tuples import Message
 from mode.utils.objects import cached_property
 from mode.utils.queues import FlowControlEvent
@@ -27,6 +27,7 @@ from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream import faust_credentials
 from isotherm.alerts.stream.device_state_store import DeviceStateStore
 from isotherm.alerts.stream.fetch_pacing import pace
+from isotherm.alerts.stream.fetched_parts import FetchedPart, part_message
 from isotherm.servicekit.settings import KafkaSettings
 
 _REBALANCE_S = 60.0
@@ -34,8 +35,9 @@ _REQUEST_S = 90.0
 _NEVER_S = 86_400.0
 _LEAVE_GROUP_S = 5.0
 _BUFFERED_READINGS = 1_024
-_MAX_QUEUED = _BUFFERED_READINGS // 2
-"""Below the four fifths of the queue at which Faust stops to read the partition, and then sleeps for a second."""
+_BUFFERED_PARTS = 8
+_PARTS_RESTORED_AT_ONCE = 2
+"""With 1, Faust reads the changelog on after the recovery."""
 _FULL_PAUSE_S = 0.02
 _POLL_S = 1.0
 _COMMIT_AGAIN_S = 60.0
@@ -47,17 +49,27 @@ follows, only another commit of the same offset mends that.
 class StreamOwner(Protocol):
     """The callbacks of the application."""
 
-    async def on_revoked(self) -> None:
-        """The partitions are revoked. Return when nothing of them is in flight to Kafka any more."""
+    async def on_revoked(self) -> bool:
+        """The partitions are revoked. Return when nothing of them is in flight to Kafka any more.
+
+        Returns whether Kafka has the effects of everything that was processed.
+        """
 
     def on_recovered(self, partitions: set[int]) -> None:
         """The partitions are assigned, and the store has their states from the changelog."""
 
     async def process(self, message: Message) -> bool:
-        """Apply one record of the input; return whether it counts as processed. A failure stops the process."""
+        """Apply a record of the input, or a part of it; return whether it counts as processed.
 
-    async def settle(self) -> bool:
-        """Return True when Kafka has the effects of all processed records, False when it cannot have them."""
+        A failure stops the process.
+        """
+
+    async def settle(self, processed: Mapping[TP, int], *, whole: bool) -> Mapping[TP, int] | None:
+        """Return the offsets up to which Kafka has the effects of all records; None when that is not known.
+
+        `processed` are the last offsets that were processed until now. With `whole` all their effects are waited for;
+        else the answer may be that of an earlier call.
+        """
 
 
 class _ConsumerThread(driver.AIOKafkaConsumerThread):
@@ -69,7 +81,9 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
 
     async def on_start(self) -> None:
         await super().on_start()
-        pace(self._ensure_consumer()._fetcher)
+        app = self.app
+        assert isinstance(app, FaustApp)
+        pace(self._ensure_consumer()._fetcher, in_parts=app.in_parts)
 
     async def on_thread_stop(self) -> None:
         # The process cannot end before this thread, and an unavailable broker does not answer a LeaveGroup request.
@@ -116,7 +130,12 @@ class _Consumer(driver.Consumer):
     async def commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
         app = self.app
         assert isinstance(app, FaustApp)
-        return await app.commit_processed()
+        return await app.commit_processed(whole=True)
+
+    def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:
+        if isinstance(record, FetchedPart):
+            return part_message(tp, record, self.app.consumer_generation_id)
+        return super()._to_message(tp, record)
 
     async def _drain_messages(self, fetcher: Any) -> None:
         """Deliver what is fetched until this consumer or `fetcher`, the service that calls this, stops.
@@ -149,8 +168,8 @@ class _Consumer(driver.Consumer):
 
     def _is_full(self, partition: TP) -> bool:
         """Return whether so many records wait in a queue that more would make Faust stop reading for a second."""
-        conductor: Any = self.app.topics
-        return any(channel.queue.qsize() >= _MAX_QUEUED for channel in conductor._tp_index.get(partition, ()))
+        app: Any = self.app
+        return any(channel.queue.qsize() >= app.max_queued for channel in app.topics._tp_index.get(partition, ()))
 
 
 class _Transport(driver.Transport):
@@ -165,12 +184,17 @@ class _ChangelogStore(Store[Any, Any]):
         assert isinstance(app, FaustApp)
         for event in batch:
             message = event.message
-            app.store.restore(message.partition, message.key.decode(), message.value)
+            if isinstance(message.value, FetchedPart):
+                app.store.restore_all(message.partition, message.value.records)
+            else:
+                app.store.restore(message.partition, message.key.decode(), message.value)
 
     async def on_recovery_completed(self, active_tps: set[TP], standby_tps: set[TP]) -> None:
         app = self.app
         assert isinstance(app, FaustApp)
-        app.owner.on_recovered({tp.partition for tp in active_tps})
+        if app.is_recovered(active_tps):
+            await app.commit_drained({tp.partition for tp in active_tps})
+            app.owner.on_recovered({tp.partition for tp in active_tps})
 
 
 class _ChangelogTable(Table[Any, Any]):
@@ -201,13 +225,24 @@ class FaustApp(faust.App):
         partitions: int,
         store: DeviceStateStore,
         owner: StreamOwner,
+        *,
+        in_parts: bool = False,
     ) -> None:
-        """`topics` are read, each with `partitions` partitions. Raises SettingsError."""
-        self.store, self.owner = store, owner
+        """`topics` are read, each with `partitions` partitions, with `in_parts` many records at once.
+
+        Raises SettingsError.
+        """
+        self.store, self.owner, self.in_parts = store, owner, in_parts
+        buffered = _BUFFERED_PARTS if in_parts else _BUFFERED_READINGS
+        self.max_queued = buffered // 2
+        """Below the four fifths of the queue at which Faust stops to read the partition, and then sleeps for a second.
+        """
         self.fetched: dict[TP, int] = {}
         """The last offset that was fetched of each partition. The consumer's thread writes it."""
         self._processed: dict[TP, int] = {}
         self._committed: dict[TP, int] = {}
+        self._drained: dict[TP, int] = {}
+        """What was processed and stored when partitions were revoked, and is not committed."""
         self._committed_all_s = time.monotonic()
         session_s = settings.session_timeout_ms / 1000
         super().__init__(
@@ -224,7 +259,7 @@ class FaustApp(faust.App):
             consumer_auto_offset_reset="earliest",
             datadir=tempfile.mkdtemp(prefix="alerts-"),
             store="memory://",
-            stream_buffer_maxsize=_BUFFERED_READINGS,
+            stream_buffer_maxsize=buffered,
             stream_wait_empty=False,
             table_standby_replicas=0,
             topic_allow_declare=False,
@@ -233,7 +268,10 @@ class FaustApp(faust.App):
             web_enabled=False,
         )
         changelog = self.topic(settings.changelog, **_RAW, partitions=partitions, internal=True)
-        self.tables.add(_ChangelogTable(self, name="devices", changelog_topic=changelog, partitions=partitions))
+        table = _ChangelogTable(self, name="devices", changelog_topic=changelog, partitions=partitions)
+        if in_parts:
+            table.recovery_buffer_size = _PARTS_RESTORED_AT_ONCE
+        self.tables.add(table)
         self.on_partitions_revoked.connect(self._on_revoked, weak=False)
         self.agent(self.topic(*topics, **_RAW))(self._read)
 
@@ -253,15 +291,20 @@ class FaustApp(faust.App):
                 self._processed[message.tp] = message.offset
 
     async def _on_revoked(self, *_arguments: Any, **_more: Any) -> None:
-        await self.owner.on_revoked()
+        if await self.owner.on_revoked():
+            self._drained.update(self._processed)
         self.fetched.clear()
         self._processed.clear()
         self._committed.clear()
 
-    async def commit_processed(self) -> bool:
-        """Settle, then commit what was processed before; return False when nothing was committed."""
-        processed, generation = dict(self._processed), self.consumer_generation_id
-        if not await self.owner.settle() or generation != self.consumer_generation_id:
+    async def commit_processed(self, *, whole: bool = False) -> bool:
+        """Settle, then commit what was processed and settled; return False when nothing was committed.
+
+        With `whole` everything that was processed is settled.
+        """
+        generation = self.consumer_generation_id
+        processed = await self.owner.settle(dict(self._processed), whole=whole)
+        if processed is None or generation != self.consumer_generation_id:
             return False
         now_s = time.monotonic()
         if now_s - self._committed_all_s >= _COMMIT_AGAIN_S:
@@ -273,6 +316,27 @@ class FaustApp(faust.App):
             return False
         self._committed.update(offsets)
         return True
+
+    async def commit_drained(self, partitions: set[int]) -> None:
+        """Commit what was processed before the rebalance of the partitions that this process has again.
+
+        Before Faust seeks to the committed offsets: they lie as far back as the last checkpoint, and with rebalances in
+        quick succession there would be none.
+        """
+        drained, self._drained = self._drained, {}
+        offsets = {tp: offset + 1 for tp, offset in drained.items() if tp.partition in partitions}
+        if offsets:
+            await self.consumer._commit(offsets)  # type: ignore[attr-defined]  # of the class, not of the interface
+
+    def is_recovered(self, changelogs: Iterable[TP]) -> bool:
+        """Return whether partitions of the changelog are read to the end that they had.
+
+        A rebalance amid a recovery takes the ends away, and Faust takes that for the end of the recovery; another one
+        follows. With the states of that moment devices would be silent whose readings are not recovered yet.
+        """
+        recovery = self.tables.recovery  # type: ignore[attr-defined]  # of the class, not of the interface
+        ends, read = recovery.active_highwaters, recovery.active_offsets
+        return all(ends.get(tp) is not None and read.get(tp) is not None and read[tp] >= ends[tp] for tp in changelogs)
 
     def remaining(self) -> int:
         """Return how many records of the changelog are not read yet."""

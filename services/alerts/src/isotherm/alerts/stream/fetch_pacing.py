@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from isotherm.alerts.stream.fetched_parts import hand_over_parts
+
 GATHER_MS = 50
 """How long a fetch that follows records waits for more."""
-GATHER_BYTES = 65_536
+GATHER_BYTES = 524_288
 """With so many bytes it waits no longer: a service that is behind reads as fast as it can."""
 
 
@@ -34,8 +36,11 @@ class FetchPacing:
         (self._has_records.add if with_records else self._has_records.discard)(node_id)
 
 
-def pace(fetcher: Any) -> None:
-    """Pace the fetches of aiokafka's fetcher. A fetch that does not gather waits as the consumer is configured."""
+def pace(fetcher: Any, *, in_parts: bool = False) -> None:
+    """Pace the fetches of aiokafka's fetcher. A fetch that does not gather waits as the consumer is configured.
+
+    With `in_parts` the fetched records come in parts (`fetched_parts`).
+    """
     pacing = FetchPacing()
     send: Callable[[Any, int, Any], Awaitable[bool]] = fetcher._proc_fetch_request
 
@@ -43,6 +48,9 @@ def pace(fetcher: Any) -> None:
         if pacing.gathers(node_id):
             request._min_bytes, request._max_wait_ms = GATHER_BYTES, GATHER_MS
         with_records = await send(assignment, node_id, request)
+        if in_parts:
+            # Nobody can have read the answer yet: this runs before the tasks that wait for it.
+            hand_over_parts(fetcher)
         pacing.answered(node_id, with_records=with_records)
         return with_records
 

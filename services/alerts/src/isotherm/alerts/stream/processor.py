@@ -4,50 +4,40 @@ First the changelog gets the device's new state, which contains the alerts that 
 published. Only then may the reading's offset be committed. The process that takes over finds either the old state, and
 decides the same again, or the new state, and publishes the alerts in it again (ADR 0070).
 
-A state that decides no alert is written with the next commit: once a second, whatever number of readings it took in.
+A state that decides no alert is written with the next checkpoint, whatever number of readings it took in: once a
+second, or with many devices more seldom. Offsets are committed behind a checkpoint (ADR 0147).
+
+With the compiled module (`hotpath`) it judges the readings of quiet devices, many at once; what opens or closes
+something comes here one by one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from isotherm.alerts.engine import device_state as changelog
 from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState
-from isotherm.alerts.engine.reading import (
-    TOO_MANY_METRICS,
-    Reading,
-    RejectedReadingError,
-    filter_reason,
-)
+from isotherm.alerts.engine.quiet import QuietBounds
+from isotherm.alerts.engine.reading import TOO_MANY_METRICS, Reading, RejectedReadingError, filter_reason
 from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.rules.rule_book import RuleBook
+from isotherm.alerts.stream.checkpoint import NOTHING, Checkpoints, DeviceRef, Positions
 from isotherm.alerts.stream.device_state_store import DeviceStateStore, PartitionStates
 from isotherm.alerts.stream.outputs import OnStored, Outputs
+from isotherm.alerts.stream.quiet_ways import Judged, QuietHandover, QuietJudge, Record
+from isotherm.alerts.stream.rule_sweep import RuleSweep
 
 MAX_ALERTS_IN_FLIGHT = 100
 """Limit of a device's alerts in flight, which its changelog value contains. Its next reading waits for them."""
-_WRITES_AT_ONCE = 50
-"""After so many states `settle` lets readings be processed, which would otherwise wait for thousands of states."""
-
-
+_REPLANS_AT_ONCE = 10_000
 _NO_PARTITION = -1
-_LOOK_AT_ONCE = 5_000
-"""So many devices a call of `end_changed` looks at."""
-
-
-class DeviceRef(NamedTuple):
-    """A device and the partition of its readings."""
-
-    partition: int
-    device_id: str
 
 
 class Processor:
@@ -64,28 +54,38 @@ class Processor:
         max_publish_delay_ms: int,
         records_show_time: bool = True,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        checkpoint_ms: int = 60_000,
         partition_of: Callable[[str], int] = lambda _device_id: _NO_PARTITION,
     ) -> None:
-        """`records_show_time` says that a record shows how far its topic was read.
+        """Take what the processor needs.
 
-        Repartitioned records do not: an earlier one may not have been forwarded yet. `partition_of` returns the
-        partition of the readings of a device, for a device that has not given any.
+        Args:
+            engine: judges one reading.
+            devices: the metadata of devices.
+            store: the states of devices.
+            outputs: the topics that are written.
+            metrics: count the readings.
+            max_skew_ms: a reading from so much after its ingest time is ignored.
+            max_publish_delay_ms: so much later than the clock of its partition the time of a device advances.
+            records_show_time: whether a record shows how far its topic was read. Repartitioned records do not: an
+                earlier one may not have been forwarded yet.
+            now_ms: returns the time, in epoch ms.
+            checkpoint_ms: over how long the states of many quiet devices are spread.
+            partition_of: returns the partition of the readings of a device, for one that has not given any.
         """
         self.store = store
         self._engine, self._devices, self._outputs, self._metrics = engine, devices, outputs, metrics
         self._max_skew_ms, self._max_publish_delay_ms = max_skew_ms, max_publish_delay_ms
         self._records_show_time = records_show_time
         self._now_ms, self._partition_of = now_ms, partition_of
-        self._unpublished: set[DeviceRef] = set()
-        """Devices whose newest state is not written to its topic yet."""
-        self._unsaved: set[DeviceRef] = set()
-        """Devices whose newest state is not written to the changelog yet."""
+        self._quiet_judge = QuietJudge(metrics, now_ms, max_skew_ms, max_publish_delay_ms)
+        self._unwritten = Checkpoints(store, outputs, self._save, now_ms, checkpoint_ms)
         self._in_flight: Counter[DeviceRef] = Counter()
         """How many alerts of a device Kafka has not acknowledged yet."""
-        self._turn, self._settling = asyncio.Lock(), asyncio.Lock()
+        self._turn = asyncio.Lock()
         self._is_open = True
-        self._to_look_at: deque[DeviceRef] = deque()
-        """Devices that may have alerts of rules that are gone."""
+        self._handover = QuietHandover(lambda: self._engine, devices, store, self._unwritten, self._in_flight)
+        self._sweep = RuleSweep(store, outputs, self._turn, self._end_changed_of)
 
     def open(self) -> None:
         """Apply readings from now on: the store has the states of the assigned partitions.
@@ -97,7 +97,7 @@ class Processor:
         self.reschedule(self._devices.removed_ids())
         self.reschedule(self._devices.device_ids(), is_changed=False)
         # The rules may have changed while no process ran.
-        self._to_look_at = self._all_devices()
+        self._sweep.begin()
 
     @property
     def rules(self) -> RuleBook:
@@ -108,33 +108,28 @@ class Processor:
         """Judge the next reading by other rules; `end_changed` closes what earlier ones have opened.
 
         Each device changes over between two of its readings. What the former rules have decided by then is in its
-        state, and nothing else has left the process, so a repeat after a crash agrees with it (ADR 152).
+        state, and nothing else has left the process, so a repeat after a crash agrees with it (ADR 152). The bounds of
+        quiet devices are dropped at once, and asked for at their next reading. When such a device is due without one is
+        found out for 10,000 devices of a partition with each `advance_time`.
         """
         async with self._turn:
-            # In a thread: a million devices take a second.
-            await asyncio.to_thread(self._devices.reload, rule_book)
-            self._engine = replace(self._engine, rules=rule_book, default_bounds=self._devices.default_bounds)
-        self._to_look_at = self._all_devices()
-
-    def _all_devices(self) -> deque[DeviceRef]:
-        return deque(DeviceRef(number, one) for number, of in self.store.partitions.items() for one in of.states)
+            self._handover.is_suspended = True
+            try:
+                # In a thread: a million devices take a second.
+                await asyncio.to_thread(self._devices.reload, rule_book)
+                self._engine = replace(self._engine, rules=rule_book, default_bounds=self._devices.default_bounds)
+            finally:
+                self._handover.is_suspended = False
+            for table in self.store.tables():
+                table.forget_plans()
+        self._sweep.begin()
 
     async def end_changed(self) -> None:
         """Look at some more devices for alerts of rules that were removed or changed, and close these.
 
         Raises OutputRefusedError.
         """
-        for count in range(min(len(self._to_look_at), _LOOK_AT_ONCE)):
-            if count % _WRITES_AT_ONCE == 0:
-                await asyncio.sleep(0)  # Readings are processed meanwhile.
-            await self._outputs.wait_for_room()
-            async with self._turn:
-                if not self._to_look_at or not self._is_open:
-                    return
-                ref = self._to_look_at.popleft()
-                partition = self.store.partitions.get(ref.partition)
-                if partition is not None and partition.may_be_open(ref.device_id):
-                    self._end_changed_of(partition, ref)
+        await self._sweep.go_on(lambda: self._is_open)
 
     def _end_changed_of(self, partition: PartitionStates, ref: DeviceRef) -> None:
         state = partition.peek(ref.device_id)
@@ -143,7 +138,7 @@ class Processor:
             state = partition.state(ref.device_id)
             decided = self._engine.end_changed(state, ref.device_id)
             self._write_state(partition, ref, state, decided, None)
-            self._unpublished.add(ref)
+            self._unwritten.mark_unpublished(ref)
         partition.schedule(ref.device_id, self._engine.due_ms(state, self._devices.get(ref.device_id)))
 
     async def process(self, topic: str, number: int, reading: Reading, appended_ms: int | None = None) -> bool:
@@ -158,8 +153,8 @@ class Processor:
         Raises RejectedReadingError when the reading is a dead-letter record, and OutputRefusedError.
         """
         async with self._turn:
-            partition = self.store.partitions.get(number)
-            if partition is None or not self._is_open:
+            partition = self._owned(number)
+            if partition is None:
                 return False  # The new owner of the partition reads the record.
             if self._records_show_time:
                 # The bound by the wall clock limits what a wrong clock can do to all devices of the partition.
@@ -174,6 +169,30 @@ class Processor:
             await self._apply(partition, DeviceRef(number, reading.device_id), reading)
             return True
 
+    def _owned(self, number: int) -> PartitionStates | None:
+        """Return a partition whose records may be applied; None when it is not assigned (any more)."""
+        return self.store.partitions.get(number) if self._is_open else None
+
+    async def judge(
+        self, topic: str, number: int, records: Sequence[Record], begin: int, *, uses_append_time: bool
+    ) -> Judged | None:
+        """Apply the readings of quiet devices among the records from `begin` on; return what is left.
+
+        None when the partition is not assigned (any more). The engine must have all that is left, each after
+        `advance_clock`, before the next call.
+        """
+        async with self._turn:
+            partition = self._owned(number)
+            if partition is None:
+                return None
+            return self._quiet_judge.judge(partition, topic, records, begin, uses_append_time=uses_append_time)
+
+    def advance_clock(self, topic: str, number: int, read_until_ms: int) -> None:
+        """Advance the clock of a topic's partition to `read_until_ms` (epoch ms)."""
+        partition = self._owned(number)
+        if partition is not None:
+            partition.advance_clock(topic, read_until_ms)
+
     def _removal_reason(self, reading: Reading) -> str | None:
         """Return why the rules must not see a reading from before its device left the registry."""
         removed_ms = self._devices.removed_ms(reading.device_id)
@@ -182,9 +201,18 @@ class Processor:
 
     async def _apply(self, partition: PartitionStates, ref: DeviceRef, reading: Reading) -> None:
         await self._outputs.wait_for_room()
+        state = self._handover.take(partition, ref)
         # Mark the device before anything else: a state from before a crash may never have been published.
-        self._unpublished.add(ref)
-        state, device = partition.state(ref.device_id), self._devices.get(ref.device_id)
+        self._unwritten.mark_unpublished(ref)
+        try:
+            await self._apply_to(state, partition, ref, reading)
+        finally:
+            self._handover.give_back(partition, ref)
+
+    async def _apply_to(
+        self, state: DeviceRuleState, partition: PartitionStates, ref: DeviceRef, reading: Reading
+    ) -> None:
+        device = self._devices.get(ref.device_id)
         if not self._engine.admits(state, reading):
             message = f"{ref.device_id!r} has {len(state.metrics)} metrics, {reading.metric!r} would be one more"
             raise RejectedReadingError(TOO_MANY_METRICS, message)
@@ -197,6 +225,9 @@ class Processor:
         if alerts is not None:
             self._write_state(partition, ref, state, alerts, None)
             await self._outputs.wait_for_room()
+            # The device may have been forgotten, and is another one from this reading on.
+            state = self._handover.take(partition, ref)
+            self._unwritten.mark_unpublished(ref)
         revision = state.revision
         decided = self._engine.apply(state, reading, device)
         if decided is None:
@@ -212,9 +243,11 @@ class Processor:
         Raises OutputRefusedError.
         """
         async with self._turn:
-            partition = self.store.partitions.get(number)
-            if partition is None or not self._is_open:
+            partition = self._owned(number)
+            if partition is None:
                 return
+            if partition.quiet is not None:
+                partition.quiet.replan_some(_REPLANS_AT_ONCE)
             await self._advance_devices(partition, number, list(partition.pop_due(now_ms)), now_ms)
 
     def reschedule(self, device_ids: Iterable[str], *, is_changed: bool = True) -> None:
@@ -223,12 +256,19 @@ class Processor:
         With `is_changed` false only devices without a state are scheduled.
         """
         for device_id in device_ids:
-            owners = [one for one in self.store.partitions.values() if device_id in one.states]
+            owners = [one for one in self.store.partitions.values() if device_id in one]
             if not owners:
                 self._expect(device_id)
             elif is_changed:
                 for partition in owners:
-                    partition.schedule(device_id, 0)  # The next `advance_time` finds out when the device is due.
+                    self._replan(partition, device_id)
+
+    def _replan(self, partition: PartitionStates, device_id: str) -> None:
+        """Let the next `advance_time` find out when a device is due."""
+        if partition.quiet is not None:
+            partition.quiet.replan(device_id)
+        if device_id in partition.states:
+            partition.schedule(device_id, 0)
 
     def _expect(self, device_id: str) -> None:
         """Schedule a device that has a record and no state for the time at which its first reading must be here."""
@@ -239,30 +279,13 @@ class Processor:
             if partition is not None:
                 partition.schedule(device_id, due_ms)
 
-    async def settle(self) -> None:
-        """Write the states that are not published yet, and return when Kafka has the effects of all earlier readings.
+    def quiet_bounds(self, device_id: str, metric: str) -> QuietBounds | None:
+        """Return the bounds of a metric of a device; None when the engine needs its readings."""
+        return self._handover.bounds(device_id, metric)
 
-        Alerts may still be in flight: the changelog has them. Raises OutputRefusedError.
-        """
-        async with self._settling:
-            async for ref, partition in self._take(self._unsaved):
-                self._save(ref, partition.state(ref.device_id))
-            async for ref, partition in self._take(self._unpublished):
-                self._outputs.write_latest(ref.device_id, partition.state(ref.device_id), self._now_ms())
-            await self._outputs.flush_earlier()
-
-    async def _take(self, refs: set[DeviceRef]) -> AsyncIterator[tuple[DeviceRef, PartitionStates]]:
-        """Remove the devices that are in `refs` now, each when there is room to write one record, and yield them."""
-        for count, ref in enumerate(list(refs)):
-            if count % _WRITES_AT_ONCE == 0:
-                await asyncio.sleep(0)  # Readings are processed meanwhile.
-            await self._outputs.wait_for_room()
-            partition = self.store.partitions.get(ref.partition)
-            # A state that was written meanwhile, with an alert, is not in `refs` any more.
-            is_waiting = ref in refs
-            refs.discard(ref)
-            if is_waiting and partition is not None and ref.device_id in partition.states:
-                yield ref, partition
+    async def settle(self, positions: Positions = NOTHING, *, whole: bool = False) -> Positions | None:
+        """Write the states that a checkpoint covers, as `Checkpoints.settle`. Raises OutputRefusedError."""
+        return await self._unwritten.settle(positions, whole=whole)
 
     async def drain(self) -> None:
         """Return when nothing is in flight any more, so that another process can take the partitions over.
@@ -274,21 +297,21 @@ class Processor:
         """
         async with self._turn:
             self._is_open = False
-            await self.settle()
+            await self.settle(whole=True)
             await self._outputs.flush()
 
     async def _advance_devices(
         self, partition: PartitionStates, number: int, device_ids: Sequence[str], now_ms: int
     ) -> None:
         for device_id in device_ids:
+            await self._outputs.wait_for_room()
             ref, device = DeviceRef(number, device_id), self._devices.get(device_id)
-            if device_id not in partition.states:
+            if device_id not in partition:
                 due_ms = self._engine.due_ms(DeviceRuleState(), device)
                 if due_ms is None or due_ms > now_ms:
                     partition.schedule(device_id, due_ms)
                     continue
-            state = partition.state(device_id)
-            await self._outputs.wait_for_room()
+            state = self._handover.take(partition, ref)
             removed_ms = self._devices.removed_ms(device_id)
             if removed_ms is not None and not state.is_forgotten and state.last_seen_ms <= removed_ms:
                 decided: list[AlertRecord] | None = self._engine.remove(state, device_id, removed_ms)
@@ -296,7 +319,7 @@ class Processor:
                 decided = self._engine.advance_time(state, device_id, device, now_ms)
             if decided is not None:
                 self._write_state(partition, ref, state, decided, None)
-                self._unpublished.add(ref)
+                self._unwritten.mark_unpublished(ref)
             else:
                 partition.schedule(device_id, self._engine.due_ms(state, device))
                 if state.outbox and ref not in self._in_flight:
@@ -304,6 +327,7 @@ class Processor:
                     to_publish = tuple(state.outbox)
                     self._in_flight[ref] += len(to_publish)
                     self._publish(partition, ref, state, to_publish, None)
+            self._handover.give_back(partition, ref)
 
     def _write_state(
         self,
@@ -323,15 +347,14 @@ class Processor:
         partition.schedule(ref.device_id, self._engine.due_ms(state, self._devices.get(ref.device_id)))
         to_publish = tuple(decided) if ref in self._in_flight else tuple(state.outbox)
         if not to_publish:
-            self._unsaved.add(ref)
+            self._unwritten.mark_unsaved(ref)
             return
         self._in_flight[ref] += len(to_publish)
         self._save(ref, state, lambda: self._publish(partition, ref, state, to_publish, ingest_time_ms))
 
     def _forget(self, partition: PartitionStates, ref: DeviceRef) -> None:
         """Remove a forgotten device, whose alerts are published, from the changelog, its topic and this process."""
-        self._unsaved.discard(ref)
-        self._unpublished.discard(ref)
+        self._unwritten.forget(ref)
         partition.remove(ref.device_id)
         self._outputs.write_changelog(ref.partition, ref.device_id, None)
         self._outputs.forget_latest(ref.device_id)
@@ -339,7 +362,7 @@ class Processor:
 
     def _save(self, ref: DeviceRef, state: DeviceRuleState, on_stored: OnStored = lambda: None) -> None:
         """Write a state to the changelog; `on_stored` is called when Kafka has it."""
-        self._unsaved.discard(ref)
+        self._unwritten.saved(ref)
         # Due 0: the process that recovers the state must find out at once whether the alerts were published.
         due_ms = 0 if state.outbox else self._engine.due_ms(state, self._devices.get(ref.device_id))
         self._outputs.write_changelog(ref.partition, ref.device_id, changelog.encode(state, due_ms), on_stored)
@@ -369,5 +392,6 @@ class Processor:
         if self.store.partitions.get(ref.partition) is partition:
             state.revision += 1
             self._write_state(partition, ref, state, (), None)
-            if ref in self._unsaved:
+            if self._unwritten.is_unsaved(ref):
                 self._save(ref, state)
+            self._handover.give(partition, ref)

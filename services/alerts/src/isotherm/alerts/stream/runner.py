@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
+from faust.types import TP
 from faust.types.tuples import Message
 
-from isotherm.alerts.engine.reading import Reading, RejectedReadingError
+from isotherm.alerts.engine.reading import RejectedReadingError
 from isotherm.alerts.input.device_table_follower import DeviceTableFollower
 from isotherm.alerts.input.reading_converter import ReadingConverter
 from isotherm.alerts.liveness import is_done_within
@@ -21,6 +23,7 @@ from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.device_state_store import DeviceStateStore
 from isotherm.alerts.stream.end_offsets import EndOffsets, ReadTargets
 from isotherm.alerts.stream.faust_app import FaustApp
+from isotherm.alerts.stream.fetched_parts import FetchedPart, FetchedRecord, InputRecord, input_record
 from isotherm.alerts.stream.outputs import OutputRefusedError, Outputs, OutputsClosedError
 from isotherm.alerts.stream.processor import Processor
 from isotherm.connector.errors.dead_letters import DeadLettersUnavailableError
@@ -82,7 +85,7 @@ class StreamRunner:
         self._forwarder = forwarder
         self._current_rules = current_rules or (lambda: processor.rules)
         topics = settings.input_topics if forwarder is None else [settings.repartition]
-        self._app = FaustApp(settings, topics, partitions, self._store, self)
+        self._app = FaustApp(settings, topics, partitions, self._store, self, in_parts=self._store.has_tables)
         self._end_offsets, self._targets = end_offsets, ReadTargets()
         self._failure: Exception | None = None
         self._recovered = False
@@ -146,15 +149,18 @@ class StreamRunner:
         """Return whether the states of all devices of this process are recovered."""
         return self._recovered
 
-    async def on_revoked(self) -> None:
+    async def on_revoked(self) -> bool:
         self._targets.clear()
+        is_drained = False
         try:
             await self._processor.drain()
+            is_drained = self._failure is None
         except Exception as failure:
             self._fail(failure)
         self._recovered = False
         self._recovering_since = time.monotonic()
         self._health.not_ready("recovery", "the partitions are being assigned")
+        return is_drained
 
     def on_recovered(self, partitions: set[int]) -> None:
         self._store.own(partitions)
@@ -172,32 +178,56 @@ class StreamRunner:
 
     async def process(self, message: Message) -> bool:
         try:
-            reading = await self._converter.convert(message)
-            return True if reading is None else await self._process(message, reading)
+            value: Any = message.value
+            if isinstance(value, FetchedPart):
+                return await self._process_part(message.tp, value.records)
+            return await self._process_record(message)
         except Exception as failure:
             self._fail(failure)
             # Never return: Faust would count the record as processed.
             await asyncio.Event().wait()
             raise
 
-    async def _process(self, message: Message, reading: Reading) -> bool:
+    async def _process_part(self, tp: TP, records: Sequence[FetchedRecord]) -> bool:
+        """Let the compiled code judge the records, and the engine those that it leaves, in their order."""
+        begin = 0
+        while begin < len(records):
+            # The engine asks for the metadata with each reading; the bounds of quiet devices must be as new.
+            self._processor.reschedule(self._follower.changed())
+            judged = await self._processor.judge(
+                tp.topic, tp.partition, records, begin, uses_append_time=self._settings.advance_when_idle
+            )
+            if judged is None:
+                return False
+            for index, clock_ms in judged.rest:
+                self._processor.advance_clock(tp.topic, tp.partition, clock_ms)
+                if not await self._process_record(input_record(tp, records[index])):
+                    return False
+            self._processor.advance_clock(tp.topic, tp.partition, judged.clock_ms)
+            begin = judged.following
+        return True
+
+    async def _process_record(self, record: Message | InputRecord) -> bool:
+        reading = await self._converter.convert(record)
+        if reading is None:
+            return True
+        self._store.add_schemas(self._converter.plain_schemas)
         try:
             # In a replay the ingest times of the readings count, not the times at which the replay wrote them.
-            appended_ms = _appended_ms(message) if self._settings.advance_when_idle else None
-            return await self._processor.process(message.topic, message.partition, reading, appended_ms)
+            appended_ms = _appended_ms(record) if self._settings.advance_when_idle else None
+            return await self._processor.process(record.topic, record.partition, reading, appended_ms)
         except RejectedReadingError as error:
-            await self._converter.dead_letter(message, error)
+            await self._converter.dead_letter(record, error)
             return True
 
-    async def settle(self) -> bool:
+    async def settle(self, processed: Mapping[TP, int], *, whole: bool) -> Mapping[TP, int] | None:
         if self._failure is not None:
-            return False
+            return None
         try:
-            await self._processor.settle()
+            return await self._processor.settle(processed, whole=whole)
         except Exception as failure:
             self._fail(failure)
-            return False
-        return True
+            return None
 
     def _fail(self, failure: Exception) -> None:
         if self._failure is None and not isinstance(failure, OutputsClosedError):
@@ -315,6 +345,6 @@ class StreamRunner:
         return self._app.crash_reason
 
 
-def _appended_ms(message: Message) -> int | None:
+def _appended_ms(record: Message | InputRecord) -> int | None:
     """Return the append time of a record (epoch ms); None in a topic with the producers' times."""
-    return round(message.timestamp * 1000) if message.timestamp_type == _LOG_APPEND_TIME else None
+    return round(record.timestamp * 1000) if record.timestamp_type == _LOG_APPEND_TIME else None
