@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from isotherm.cli.apply import apply
-from isotherm.mqtt_proxy.service import SESSION
+from isotherm.mqtt_proxy.session_source import SESSION
 from isotherm.mqtt_proxy.sessions.records import to_record
 from isotherm.mqtt_proxy.sessions.store import StoredState
 from isotherm.servicekit.avro import SchemaRegistry

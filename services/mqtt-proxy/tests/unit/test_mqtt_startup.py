@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from isotherm.mqtt_proxy.delivery.transactional_writer import SuccessorUnknownError
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
-from isotherm.mqtt_proxy.service import Proxy
+from isotherm.mqtt_proxy.session_source import SessionSource
 from isotherm.servicekit.avro import RegistryUnavailableError
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
@@ -68,11 +68,17 @@ def test_a_successor_is_named_and_unknown_while_kafka_or_the_registry_is_away() 
             raise answer
         return answer
 
-    parts = {"_conflicts": SimpleNamespace(others=others), "_settings": SimpleNamespace(ordinal=2)}
-    proxy = cast(Proxy, SimpleNamespace(**parts, _writer=SimpleNamespace(is_given_up=lambda: False)))
-    assert Proxy._find_successor(proxy) is None
-    assert Proxy._find_successor(proxy) == "other-host:17"
+    def settings(*, is_pod: bool) -> SimpleNamespace:
+        return SimpleNamespace(ordinal=2, pods=SimpleNamespace(enabled=is_pod))
+
+    conflicts = SimpleNamespace(others=others)
+    source = cast(SessionSource, SimpleNamespace(_conflicts=conflicts, _settings=settings(is_pod=False)))
+    assert SessionSource.find_successor(source, lambda: False) is None
+    assert SessionSource.find_successor(source, lambda: False) == "other-host:17"
     while answers:
         with pytest.raises(SuccessorUnknownError):
-            Proxy._find_successor(proxy)
+            SessionSource.find_successor(source, lambda: False)
     assert asked == [[2]] * 4
+    pod = cast(SessionSource, SimpleNamespace(_conflicts=conflicts, _settings=settings(is_pod=True)))
+    assert SessionSource.find_successor(pod, lambda: False) is None
+    assert len(asked) == 4

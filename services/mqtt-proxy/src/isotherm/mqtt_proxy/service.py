@@ -69,8 +69,7 @@ _log = logs.logger(__name__)
 READING = schema("SensorReading", 1)
 """The schema of readings, which the service writes."""
 
-_SWEEP_S = 5.0
-_REFRESH_TOPICS_S = 10.0
+_SWEEP_S, _REFRESH_TOPICS_S = 5.0, 10.0
 
 T = TypeVar("T")
 
