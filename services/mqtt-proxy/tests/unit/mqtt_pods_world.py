@@ -47,7 +47,7 @@ class Kafka:
     epochs: dict[int, int] = field(default_factory=dict)
 
     def initialise(self, ordinal: int) -> int:
-        """Fence whoever used the id before; return the new epoch."""
+        """Fence the process that used the id before; return the new epoch."""
         self.epochs[ordinal] = self.epochs.get(ordinal, 0) + 1
         return self.epochs[ordinal]
 

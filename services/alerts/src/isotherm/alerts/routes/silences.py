@@ -36,7 +36,7 @@ class Silence:
             # The end of an alert is told: somebody works on it.
             return bool(alert["alert_id"] == self.alert_id) and not is_closed(alert)
         if is_closed(alert) and epoch_ms(alert["opened_at"]) < self.starts_ms:
-            # It was told that the alert is open. Whoever keeps incidents, as PagerDuty does, has to learn of the end.
+            # The target knows of the open alert. One that keeps incidents, as PagerDuty does, has to learn of the end.
             return False
         return self.scope.takes(alert)
 

@@ -29,7 +29,7 @@ Rule = Annotated[
 MAX_RULES = 1_000
 """Most rules of one file."""
 MAX_TEXT = 65_536
-"""Most letters of one rule as JSON."""
+"""Limit of the characters of one rule as JSON."""
 MAX_FILE = 4_194_304
 """Most bytes of a file of rules."""
 

@@ -13,7 +13,7 @@ from string import Formatter
 NAMES = ("device", "home", "metric", "model", "region", "rule", "severity", "threshold", "unit", "value")
 """What a template may use."""
 MAX_TEMPLATE = 1_000
-"""Most letters of a template."""
+"""Limit of the characters of a template."""
 _MAX_VALUE = 500
 """Most letters that one name is replaced by."""
 _SPEC = re.compile(r"(?:\.[0-9])?[fge]?")
