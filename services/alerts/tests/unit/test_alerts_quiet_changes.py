@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from alerts_batches import LATEST_HEADER, SCHEMA_ID, record
 from test_alerts_processor import Outputs
 
@@ -21,13 +22,15 @@ from isotherm.alerts.stream.processor import Processor
 
 RECORD: dict[str, Any] = {"home": None, "region": None, "model": None, "thresholds": {}}
 EVERY_MS, NOW_MS, FORGET_MS = 10_000, 100_000_000, 50_000_000
+ABOVE: dict[str, Any] = {"kind": "above", "metric": "t", "threshold": 30}
 
 
-def book(threshold: float = 30, intervals: float = 10) -> RuleBook:
-    rules = [
-        {"kind": "above", "metric": "t", "threshold": threshold},
-        {"kind": "silent", "interval_ms": EVERY_MS, "intervals": intervals, "min_ms": 1_000},
-    ]
+def book(threshold: float = 30, intervals: float = 10, *more: dict[str, Any]) -> RuleBook:
+    silent = {"kind": "silent", "interval_ms": EVERY_MS, "intervals": intervals, "min_ms": 1_000}
+    return book_of({"kind": "above", "metric": "t", "threshold": threshold}, silent, *more)
+
+
+def book_of(*rules: dict[str, Any]) -> RuleBook:
     return AlertsSettings.model_validate({"rules": rules}).rule_book()
 
 
@@ -43,14 +46,25 @@ class QuietOutputs(Outputs):
 
 
 class Service:
-    """A processor with the table of quiet devices, and readings of `attic` every ten seconds."""
+    """A processor with the table of quiet devices, and readings of `attic` every ten seconds.
 
-    def __init__(self, *, is_known: bool = True) -> None:
-        rules = book()
+    It has recovered from `values` of the changelog. Without the table it stands for one without the compiled module.
+    """
+
+    def __init__(
+        self,
+        rules: RuleBook | None = None,
+        values: Iterable[tuple[int, str, bytes | None]] = (),
+        *,
+        is_known: bool = True,
+        has_table: bool = True,
+    ) -> None:
+        rules = rules or book()
         self.devices, self.outputs = DeviceTable(rules, {}), QuietOutputs()
         if is_known:
             self.devices.put("attic", RECORD, 0)
-        store = DeviceStateStore(("in",), lambda: QuietDevices(0, self.processor.quiet_bounds))
+        table = (lambda: QuietDevices(0, self.processor.quiet_bounds)) if has_table else None
+        store = DeviceStateStore(("in",), table)
         store.add_schemas([SCHEMA_ID])
         self.processor = Processor(
             RuleEngine(rules, self.devices.default_bounds, 0, forget_ms=FORGET_MS),
@@ -63,6 +77,8 @@ class Service:
             now_ms=lambda: NOW_MS,
             partition_of=lambda _device_id: 0,
         )
+        for value in values:
+            store.restore(*value)
         store.own([0])
         self.processor.open()
         self.number = 0
@@ -178,8 +194,7 @@ async def test_a_quiet_device_that_nobody_knows_is_forgotten_with_time() -> None
 
 async def test_a_reading_after_the_time_of_forgetting_begins_another_device_without_silences_too() -> None:
     service = Service(is_known=False)
-    silent_never = AlertsSettings.model_validate({"rules": [{"kind": "above", "metric": "t", "threshold": 30}]})
-    await service.processor.reload_rules(silent_never.rule_book())
+    await service.processor.reload_rules(book_of(ABOVE))
     await service.read(*[20.0] * 10)
     assert service.is_quiet()
     late_ms = 100_000 + FORGET_MS + 5_000
@@ -198,3 +213,35 @@ async def test_a_quiet_device_is_not_told_as_one_that_never_reported() -> None:
     service.processor.reschedule(["attic"], is_changed=False)
     await service.processor.advance_time(0, 150_000)
     assert (service.alerts(), service.is_quiet(), len(service.processor.store)) == ([], True, 1)
+
+
+LONG_NAMED: dict[str, Any] = {"kind": "flat", "name": "x" * 300, "metric": "t", "tolerance": 0.1, "for_ms": 3_600_000}
+
+
+async def test_the_engine_takes_the_devices_of_a_rule_whose_name_has_no_place_in_the_table() -> None:
+    service = Service()
+    await service.read(*[20.0] * 10)
+    await service.processor.reload_rules(book(30, 10, LONG_NAMED))
+    await service.read(20.0)
+    assert (service.alerts(), service.is_quiet()) == ([], False)
+
+
+async def test_a_silent_device_of_a_rule_whose_name_has_no_place_in_the_table_is_told() -> None:
+    service = Service()
+    await service.read(*[20.0] * 10)
+    await service.processor.reload_rules(book(30, 10, LONG_NAMED))
+    await service.processor.advance_time(0, 200_001)
+    assert (service.alerts(), service.is_quiet()) == ([("silent", "opened", 200_000)], False)
+
+
+@pytest.mark.parametrize("has_table", [True, False])
+async def test_rules_that_changed_while_no_process_ran_hold_for_quiet_devices(has_table: bool) -> None:
+    former = Service(book_of(ABOVE))
+    await former.read(*[20.0] * 10)
+    await former.processor.settle(whole=True)
+    service = Service(book(), former.outputs.of("change"), has_table=has_table)
+    await service.processor.end_changed()
+    await service.processor.advance_time(0, 199_999)
+    assert service.alerts() == []
+    await service.processor.advance_time(0, 200_001)
+    assert service.alerts() == [("silent", "opened", 200_000)]

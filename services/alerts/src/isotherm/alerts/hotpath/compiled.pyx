@@ -222,7 +222,11 @@ cdef class QuietDevices(QuietTable):
         while at != ABSENT:
             name = self._texts.text(self._metrics[at].name)
             bounds = self._bounds_of(id, name)
-            number = ABSENT if bounds is None else self._plans.number(bounds)
+            try:
+                number = ABSENT if bounds is None else self._plans.number(bounds)
+            except OverflowError:
+                # The key of a rule has no place here: the engine needs the readings.
+                number = ABSENT
             metric = &self._metrics[at]
             self._plans.release(metric.plan)
             metric.plan = number

@@ -120,9 +120,7 @@ class Processor:
                 self._engine = replace(self._engine, rules=rule_book, default_bounds=self._devices.default_bounds)
             finally:
                 self._handover.is_suspended = False
-            for table in self.store.tables():
-                table.forget_plans()
-        self._sweep.begin()
+            self._sweep.begin()
 
     async def end_changed(self) -> None:
         """Look at some more devices for alerts of rules that were removed or changed, and close these.

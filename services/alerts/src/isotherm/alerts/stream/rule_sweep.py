@@ -17,9 +17,9 @@ _LOOKS_AT_ONCE = 50
 
 
 class RuleSweep:
-    """The devices that may have alerts of rules that are gone, until each was looked at.
+    """The devices that may have alerts of rules that are gone, or may be due at another time, until each was looked at.
 
-    A device in the table of quiet devices has nothing open or pending.
+    A device in the table of quiet devices has nothing open or pending, and `replan_some` finds out when it is due.
     """
 
     def __init__(
@@ -29,12 +29,14 @@ class RuleSweep:
         turn: asyncio.Lock,
         look_at: Callable[[PartitionStates, DeviceRef], None],
     ) -> None:
-        """`look_at` is called for each device that may have something open, with `turn` held and room for records."""
+        """`look_at` is called for each device outside the tables, with `turn` held and room for records."""
         self._store, self._outputs, self._turn, self._look_at = store, outputs, turn, look_at
         self._left: deque[DeviceRef] = deque()
 
     def begin(self) -> None:
-        """Look at all devices, from the next `go_on` on."""
+        """Look at all devices, from the next `go_on` on; drop the bounds of quiet ones at once."""
+        for table in self._store.tables():
+            table.forget_plans()
         partitions = self._store.partitions.items()
         self._left = deque(DeviceRef(number, one) for number, of in partitions for one in of.states)
 
@@ -49,5 +51,5 @@ class RuleSweep:
                     return
                 ref = self._left.popleft()
                 partition = self._store.partitions.get(ref.partition)
-                if partition is not None and partition.may_be_open(ref.device_id):
+                if partition is not None and ref.device_id in partition.states:
                     self._look_at(partition, ref)
