@@ -12,9 +12,13 @@ from aiokafka import AIOKafkaConsumer
 from faust.types import TP
 from mode.utils.locks import Event
 from mode.utils.queues import FlowControlEvent, ThrowableQueue
+from test_alerts_processor import Outputs, processor
 
+from isotherm.alerts.engine.device_state import MAX_METRICS
+from isotherm.alerts.engine.reading import Reading
 from isotherm.alerts.stream import faust_app
 from isotherm.alerts.stream.faust_app import FaustApp, _Consumer, _ConsumerThread, _FlowControl
+from isotherm.alerts.stream.runner import StreamRunner
 
 PARTITION = TP("thermostat.data", 1)
 LIMIT_S = 20.0
@@ -50,6 +54,53 @@ async def test_only_records_that_were_applied_and_fetched_in_this_generation_may
     await FaustApp._read(app, SimpleNamespace(events=events))
     assert seen == [1, 3]
     assert app._processed == {PARTITION: 1}
+
+
+async def test_a_record_whose_partition_a_rebalance_took_away_meanwhile_is_not_committed() -> None:
+    async def process(_message: Any) -> bool:
+        app.consumer_generation_id = 8
+        return True
+
+    async def events() -> AsyncIterator[Any]:
+        yield SimpleNamespace(message=SimpleNamespace(offset=1, generation_id=7, tp=PARTITION))
+
+    app: Any = SimpleNamespace(owner=SimpleNamespace(process=process), consumer_generation_id=7, _processed={})
+    await FaustApp._read(app, SimpleNamespace(events=events))
+    assert app._processed == {}
+
+
+@pytest.mark.parametrize("is_readable", [False, True])
+@pytest.mark.parametrize("is_drained", [False, True])
+async def test_a_dead_letter_that_waits_while_its_partition_is_revoked_is_not_processed(
+    is_readable: bool, is_drained: bool
+) -> None:
+    """Undecodable records, and readings that the processor rejects."""
+    begun, has_stored = asyncio.Event(), asyncio.Event()
+    owner = processor(Outputs())
+    too_many = [Reading("d", f"m{n}", 1.0, "Cel", 1_000, 1_000, n) for n in range(MAX_METRICS + 1)]
+    for reading in too_many[:-1]:
+        await owner.process("in", 0, reading)
+
+    async def dead_letter(*_arguments: Any) -> None:
+        begun.set()
+        await has_stored.wait()
+
+    async def convert(_record: Any) -> Reading | None:
+        if is_readable:
+            return too_many[-1]
+        await dead_letter()
+        return None
+
+    converter = SimpleNamespace(convert=convert, dead_letter=dead_letter, plain_schemas=set())
+    settings = SimpleNamespace(advance_when_idle=False)
+    runner: Any = SimpleNamespace(_converter=converter, _processor=owner, _store=owner.store, _settings=settings)
+    record: Any = SimpleNamespace(topic="in", partition=0)
+    processing = asyncio.create_task(StreamRunner._process_record(runner, record))
+    await asyncio.wait_for(begun.wait(), LIMIT_S)
+    if is_drained:
+        await owner.drain()
+    has_stored.set()
+    assert await asyncio.wait_for(processing, LIMIT_S) is not is_drained
 
 
 async def test_what_is_committed_is_committed_again_a_minute_later(monkeypatch: pytest.MonkeyPatch) -> None:

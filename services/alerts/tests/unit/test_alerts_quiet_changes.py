@@ -245,3 +245,29 @@ async def test_rules_that_changed_while_no_process_ran_hold_for_quiet_devices(ha
     assert service.alerts() == []
     await service.processor.advance_time(0, 200_001)
     assert service.alerts() == [("silent", "opened", 200_000)]
+
+
+async def test_a_device_that_never_gave_a_reading_is_told_by_rules_that_came_later() -> None:
+    service = Service(book_of(ABOVE))
+    silent = {"kind": "silent", "interval_ms": EVERY_MS, "unreported_ms": 50_000}
+    await service.processor.reload_rules(book_of(ABOVE, silent))
+    await service.processor.advance_time(0, 49_999)
+    assert service.alerts() == []
+    await service.processor.advance_time(0, 50_000)
+    assert service.alerts() == [("silent", "opened", 50_000)]
+
+
+async def test_a_device_that_goes_to_the_engine_and_back_takes_no_more_memory_each_time() -> None:
+    service = Service()
+    for number in range(1, 201):
+        at_ms = number * EVERY_MS
+        await service.feed(Reading("attic", "t", 20.0, ("Cel", "K")[number % 2], at_ms, at_ms, number))
+    assert service.is_quiet()
+    partition = service.processor.store.partitions[0]
+    assert len(partition._queue) <= 2
+    # The times of the former entries pass without effect.
+    silent_ms = 201 * EVERY_MS + 9 * EVERY_MS
+    await service.processor.advance_time(0, silent_ms - 1)
+    assert (service.alerts(), service.is_quiet()) == ([], True)
+    await service.processor.advance_time(0, silent_ms)
+    assert service.alerts() == [("silent", "opened", silent_ms)]

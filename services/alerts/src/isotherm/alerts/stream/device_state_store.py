@@ -112,11 +112,6 @@ class PartitionStates:
         self.remove(key.decode())
         return True
 
-    def may_be_open(self, device_id: str) -> bool:
-        """Return whether something of a device may be open or pending: in the compact form nothing is."""
-        found = self.states.get(device_id)
-        return found is not None and not (isinstance(found, bytes) and changelog.is_compact(found))
-
     def peek(self, device_id: str) -> DeviceRuleState:
         """Return the state of a known device to look at: a change of it may have no effect."""
         found = self.states[device_id]
@@ -141,13 +136,16 @@ class PartitionStates:
         """Remove the state of a device."""
         if self.quiet is not None:
             self.quiet.remove(device_id.encode())
-        self.forget(device_id)
+        self.leave(device_id)
+        self._scheduled.pop(device_id, None)
 
-    def forget(self, device_id: str) -> None:
-        """Remove a device that is not, or not only, outside the table of quiet devices."""
+    def leave(self, device_id: str) -> None:
+        """Remove the state of a device that is in the table of quiet devices now.
+
+        It stays scheduled: with an entry for each way into the table and back, the queue would grow with the readings.
+        """
         self.states.pop(device_id, None)
         self.needs_rewrite.discard(device_id)
-        self._scheduled.pop(device_id, None)
 
     def schedule(self, device_id: str, due_ms: int | None) -> None:
         """Schedule a device for `due_ms` (epoch ms): `pop_due` returns it then at the latest.
@@ -176,7 +174,7 @@ class PartitionStates:
     def pop_due(self, now_ms: int) -> Iterator[str]:
         """Remove and yield the devices that were scheduled up to `now_ms`. The caller has to schedule them again.
 
-        Quiet devices stay due until they are taken.
+        Quiet devices stay due until they are taken. They have times of their own, whatever was scheduled before.
         """
         if self.quiet is not None:
             yield from self.quiet.pop_due(now_ms)
@@ -184,7 +182,8 @@ class PartitionStates:
             due_ms, device_id = heapq.heappop(self._queue)
             if self._scheduled.get(device_id) == due_ms:
                 del self._scheduled[device_id]
-                yield device_id
+                if self.quiet is None or device_id in self.states or device_id not in self.quiet:
+                    yield device_id
 
 
 class DeviceStateStore:

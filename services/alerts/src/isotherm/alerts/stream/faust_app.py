@@ -287,7 +287,10 @@ class FaustApp(faust.App):
             message = event.message
             # A record that was fetched before a rebalance is read again after it, by its new owner or here: applied out
             # of its turn, it would make the records before it look stale.
-            if message.generation_id == self.consumer_generation_id and await self.owner.process(message):
+            if message.generation_id != self.consumer_generation_id or not await self.owner.process(message):
+                continue
+            # A rebalance meanwhile has cleared what was processed, and the partition may have another owner.
+            if message.generation_id == self.consumer_generation_id:
                 self._processed[message.tp] = message.offset
 
     async def _on_revoked(self, *_arguments: Any, **_more: Any) -> None:

@@ -37,6 +37,8 @@ from isotherm.alerts.stream.rule_sweep import RuleSweep
 MAX_ALERTS_IN_FLIGHT = 100
 """Limit of a device's alerts in flight, which its changelog value contains. Its next reading waits for them."""
 _REPLANS_AT_ONCE = 10_000
+_EXPECTED_AT_ONCE = 1_000
+_EXPECTED_AT_ONCE = 1_000
 _NO_PARTITION = -1
 
 
@@ -109,8 +111,7 @@ class Processor:
 
         Each device changes over between two of its readings. What the former rules have decided by then is in its
         state, and nothing else has left the process, so a repeat after a crash agrees with it (ADR 152). The bounds of
-        quiet devices are dropped at once, and asked for at their next reading. When such a device is due without one is
-        found out for 10,000 devices of a partition with each `advance_time`.
+        quiet devices are asked for at their next reading, or by one of the next calls of `advance_time`.
         """
         async with self._turn:
             self._handover.is_suspended = True
@@ -121,6 +122,11 @@ class Processor:
             finally:
                 self._handover.is_suspended = False
             self._sweep.begin()
+        # A device that has a record and never gave a reading may be due now, too.
+        for count, device_id in enumerate(self._devices.device_ids()):
+            if count % _EXPECTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            self.reschedule((device_id,), is_changed=False)
 
     async def end_changed(self) -> None:
         """Look at some more devices for alerts of rules that were removed or changed, and close these.
@@ -171,6 +177,10 @@ class Processor:
         """Return a partition whose records may be applied; None when it is not assigned (any more)."""
         return self.store.partitions.get(number) if self._is_open else None
 
+    def is_assigned(self, number: int) -> bool:
+        """Return whether the records of a partition may be applied."""
+        return self._owned(number) is not None
+
     async def judge(
         self, topic: str, number: int, records: Sequence[Record], begin: int, *, uses_append_time: bool
     ) -> Judged | None:
@@ -187,8 +197,7 @@ class Processor:
 
     def advance_clock(self, topic: str, number: int, read_until_ms: int) -> None:
         """Advance the clock of a topic's partition to `read_until_ms` (epoch ms)."""
-        partition = self._owned(number)
-        if partition is not None:
+        if (partition := self._owned(number)) is not None:
             partition.advance_clock(topic, read_until_ms)
 
     def _removal_reason(self, reading: Reading) -> str | None:
@@ -217,9 +226,8 @@ class Processor:
         if len(state.outbox) >= MAX_ALERTS_IN_FLIGHT:
             await self._outputs.flush()
         # Advance the time first, so that the result does not depend on whether `advance_time` was called meanwhile.
-        alerts = self._engine.advance_time(
-            state, ref.device_id, device, partition.clock_ms() - self._max_publish_delay_ms
-        )
+        advanced_ms = partition.clock_ms() - self._max_publish_delay_ms
+        alerts = self._engine.advance_time(state, ref.device_id, device, advanced_ms)
         if alerts is not None:
             self._write_state(partition, ref, state, alerts, None)
             await self._outputs.wait_for_room()
@@ -257,9 +265,8 @@ class Processor:
             owners = [one for one in self.store.partitions.values() if device_id in one]
             if not owners:
                 self._expect(device_id)
-            elif is_changed:
-                for partition in owners:
-                    self._replan(partition, device_id)
+            for partition in owners if is_changed else ():
+                self._replan(partition, device_id)
 
     def _replan(self, partition: PartitionStates, device_id: str) -> None:
         """Let the next `advance_time` find out when a device is due."""
@@ -270,12 +277,10 @@ class Processor:
 
     def _expect(self, device_id: str) -> None:
         """Schedule a device that has a record and no state for the time at which its first reading must be here."""
-        device = self._devices.get(device_id)
-        due_ms = self._engine.due_ms(DeviceRuleState(), device)
-        if due_ms is not None:
-            partition = self.store.partitions.get(self._partition_of(device_id))
-            if partition is not None:
-                partition.schedule(device_id, due_ms)
+        due_ms = self._engine.due_ms(DeviceRuleState(), self._devices.get(device_id))
+        partition = None if due_ms is None else self.store.partitions.get(self._partition_of(device_id))
+        if partition is not None:
+            partition.schedule(device_id, due_ms)
 
     def quiet_bounds(self, device_id: str, metric: str) -> QuietBounds | None:
         """Return the bounds of a metric of a device; None when the engine needs its readings."""

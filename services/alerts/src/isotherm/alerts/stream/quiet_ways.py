@@ -131,7 +131,7 @@ class QuietHandover:
         if bounds is None or self._store.partitions.get(ref.partition) is not partition:
             return
         if quiet.put(ref.device_id, state, bounds, changed_in=self._unwritten.checkpoint_of(ref)):
-            partition.forget(ref.device_id)
+            partition.leave(ref.device_id)
             self._unwritten.forget(ref)
 
     def _may_be_removed(self, state: DeviceRuleState, ref: DeviceRef) -> bool:

@@ -210,7 +210,8 @@ class StreamRunner:
     async def _process_record(self, record: Message | InputRecord) -> bool:
         reading = await self._converter.convert(record)
         if reading is None:
-            return True
+            # While Kafka had not got the dead-letter record, a rebalance may have taken the partition away.
+            return self._processor.is_assigned(record.partition)
         self._store.add_schemas(self._converter.plain_schemas)
         try:
             # In a replay the ingest times of the readings count, not the times at which the replay wrote them.
@@ -218,7 +219,7 @@ class StreamRunner:
             return await self._processor.process(record.topic, record.partition, reading, appended_ms)
         except RejectedReadingError as error:
             await self._converter.dead_letter(record, error)
-            return True
+            return self._processor.is_assigned(record.partition)
 
     async def settle(self, processed: Mapping[TP, int], *, whole: bool) -> Mapping[TP, int] | None:
         if self._failure is not None:
