@@ -51,6 +51,24 @@ class PromptProducer(LateProducer):
         return reported
 
 
+class NarrowProducer(PromptProducer):
+    """A producer with room for one record, which is reported at the third poll."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.polls = 0
+
+    def produce(self, topic: str, *, on_delivery: Callable[[None, None], None], **record: Any) -> None:
+        if self._reports:
+            raise BufferError
+        self.polls = 0
+        super().produce(topic, on_delivery=on_delivery, **record)
+
+    def poll(self, timeout_s: float) -> int:
+        self.polls += 1
+        return super().poll(timeout_s) if self.polls >= 3 else 0
+
+
 def outputs(made: Any) -> Outputs:
     registry: Any = SimpleNamespace(encoder=lambda *_arguments: lambda _record: b"an alert")
     return Outputs(NOWHERE, registry, Metrics(), made)
@@ -94,4 +112,18 @@ async def test_a_record_that_waits_for_room_was_written_earlier_too(monkeypatch:
     async with asyncio.timeout(LIMIT_S):
         await ours.flush_earlier()
     assert [value for _topic, _key, value in made.records] == [b"state", b"a state that a delivery report writes"]
+    ours.release()
+
+
+@pytest.mark.parametrize("is_quiet", [False, True])
+async def test_the_bound_of_the_client_itself_leaves_the_loop_to_the_reports(is_quiet: bool) -> None:
+    made = NarrowProducer()
+    ours = outputs(made)
+    if is_quiet:
+        ours.write_quiet(0, [(b"d", b"state", b"newest"), (b"e", b"state", b"newest")])
+    else:
+        for device_id in ("d", "d", "e", "e"):
+            ours.write_changelog(0, device_id, b"state")
+    await asyncio.wait_for(ours.flush(), LIMIT_S)
+    assert len(made.records) == 4
     ours.release()

@@ -27,6 +27,8 @@ DEVICE_STATE = isotherm.schemas.schema("DeviceState", 2)
 
 _MAX_OUTSTANDING = 10_000
 _BY_KEY = -1
+_FULL_PAUSE_S = 0.01
+"""Pause before the next attempt to produce a record while librdkafka has no room for it."""
 WIRE_HEADER_BYTES = 5
 
 OnStored = Callable[[], None]
@@ -99,7 +101,11 @@ class Outputs:
         """Return when a record can be produced. Raises OutputRefusedError, OutputsClosedError."""
         await self._producer.room()
         while self._waiting:
+            waiting = len(self._waiting)
             self._produce(self._waiting.popleft())
+            if len(self._waiting) >= waiting and not self._closed:
+                # librdkafka's own bound is met before ours. Only reports make room, and the loop polls them.
+                await asyncio.sleep(_FULL_PAUSE_S)
             await self._producer.room()
         self._verify()
 
