@@ -63,8 +63,7 @@ class Service:
         self.devices, self.outputs = DeviceTable(rules, {}), QuietOutputs()
         if is_known:
             self.devices.put("attic", RECORD, 0)
-        table = (lambda: QuietDevices(0, self.processor.quiet_bounds)) if has_table else None
-        store = DeviceStateStore(("in",), table)
+        store = DeviceStateStore(("in",), self._new_table if has_table else None)
         store.add_schemas([SCHEMA_ID])
         self.processor = Processor(
             RuleEngine(rules, self.devices.default_bounds, 0, forget_ms=FORGET_MS),
@@ -82,6 +81,9 @@ class Service:
         store.own([0])
         self.processor.open()
         self.number = 0
+
+    def _new_table(self) -> QuietDevices:
+        return QuietDevices(0, self.processor.quiet_bounds)
 
     async def read(self, *values: float, at_ms: int | None = None) -> None:
         """Give the next readings; one by one, as parts of one record."""
