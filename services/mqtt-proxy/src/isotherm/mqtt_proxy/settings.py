@@ -396,6 +396,5 @@ class ProxySettings(HostSettings):
         """The value of `identity.device_id`, or its default."""
         if self.identity.device_id is not None:
             return self.identity.device_id
-        if not self._authenticates:
-            return "payload"
-        return "user" if self.acl_file is None else "topic"
+        of_identity: Literal["user", "topic"] = "user" if self.acl_file is None else "topic"
+        return of_identity if self._authenticates else "payload"

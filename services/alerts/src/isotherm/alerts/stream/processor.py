@@ -86,7 +86,7 @@ class Processor:
         """How many alerts of a device Kafka has not acknowledged yet."""
         self._turn = asyncio.Lock()
         self._is_open = True
-        self._handover = QuietHandover(lambda: self._engine, devices, store, self._unwritten, self._in_flight)
+        self._quiet_ways = QuietHandover(lambda: self._engine, devices, store, self._unwritten, self._in_flight)
         self._sweep = RuleSweep(store, outputs, self._turn, self._end_changed_of)
 
     def open(self) -> None:
@@ -114,13 +114,13 @@ class Processor:
         quiet devices are asked for at their next reading, or by one of the next calls of `advance_time`.
         """
         async with self._turn:
-            self._handover.is_suspended = True
+            self._quiet_ways.is_suspended = True
             try:
                 # In a thread: a million devices take a second.
                 await asyncio.to_thread(self._devices.reload, rule_book)
                 self._engine = replace(self._engine, rules=rule_book, default_bounds=self._devices.default_bounds)
             finally:
-                self._handover.is_suspended = False
+                self._quiet_ways.is_suspended = False
             self._sweep.begin()
         # A device that has a record and never gave a reading may be due now, too.
         for count, device_id in enumerate(self._devices.device_ids()):
@@ -208,13 +208,13 @@ class Processor:
 
     async def _apply(self, partition: PartitionStates, ref: DeviceRef, reading: Reading) -> None:
         await self._outputs.wait_for_room()
-        state = self._handover.take(partition, ref)
+        state = self._quiet_ways.take(partition, ref)
         # Mark the device before anything else: a state from before a crash may never have been published.
         self._unwritten.mark_unpublished(ref)
         try:
             await self._apply_to(state, partition, ref, reading)
         finally:
-            self._handover.give_back(partition, ref)
+            self._quiet_ways.give_back(partition, ref)
 
     async def _apply_to(
         self, state: DeviceRuleState, partition: PartitionStates, ref: DeviceRef, reading: Reading
@@ -232,7 +232,7 @@ class Processor:
             self._write_state(partition, ref, state, alerts, None)
             await self._outputs.wait_for_room()
             # The device may have been forgotten, and is another one from this reading on.
-            state = self._handover.take(partition, ref)
+            state = self._quiet_ways.take(partition, ref)
             self._unwritten.mark_unpublished(ref)
         revision = state.revision
         decided = self._engine.apply(state, reading, device)
@@ -284,7 +284,7 @@ class Processor:
 
     def quiet_bounds(self, device_id: str, metric: str) -> QuietBounds | None:
         """Return the bounds of a metric of a device; None when the engine needs its readings."""
-        return self._handover.bounds(device_id, metric)
+        return self._quiet_ways.bounds(device_id, metric)
 
     async def settle(self, positions: Positions = NOTHING, *, whole: bool = False) -> Positions | None:
         """Write the states that a checkpoint covers, as `Checkpoints.settle`. Raises OutputRefusedError."""
@@ -314,7 +314,7 @@ class Processor:
                 if due_ms is None or due_ms > now_ms:
                     partition.schedule(device_id, due_ms)
                     continue
-            state = self._handover.take(partition, ref)
+            state = self._quiet_ways.take(partition, ref)
             removed_ms = self._devices.removed_ms(device_id)
             if removed_ms is not None and not state.is_forgotten and state.last_seen_ms <= removed_ms:
                 decided: list[AlertRecord] | None = self._engine.remove(state, device_id, removed_ms)
@@ -330,7 +330,7 @@ class Processor:
                     to_publish = tuple(state.outbox)
                     self._in_flight[ref] += len(to_publish)
                     self._publish(partition, ref, state, to_publish, None)
-            self._handover.give_back(partition, ref)
+            self._quiet_ways.give_back(partition, ref)
 
     def _write_state(
         self,
@@ -397,4 +397,4 @@ class Processor:
             self._write_state(partition, ref, state, (), None)
             if self._unwritten.is_unsaved(ref):
                 self._save(ref, state)
-            self._handover.give(partition, ref)
+            self._quiet_ways.give(partition, ref)
