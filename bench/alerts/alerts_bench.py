@@ -260,6 +260,8 @@ def recovery(world: World, arguments: argparse.Namespace) -> None:
         used_s = service.sample().cpu_s
         world.publish(temperature(device_name(device), MILD, begin_ms + 1_000, FIRST_SEQUENCE + 1) for device in hot)
         closed = _closed(world, len(hot))
+        # The gauge follows once a second.
+        service.until(lambda _: service.metric("devices") > 0, "the devices are counted", _PATIENCE_S)
         devices, resident_mb = service.metric("devices"), service.sample().resident_mb
     print(f"{devices:,.0f} devices of {count:,} in {recovered:.1f} s, {seconds:.1f} s after the start of the process")
     print(f"{used_s:.1f} CPU s until then, {resident_mb:,.0f} MB, load {load_average()}")

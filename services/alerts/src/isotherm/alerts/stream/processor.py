@@ -38,7 +38,6 @@ MAX_ALERTS_IN_FLIGHT = 100
 """Limit of a device's alerts in flight, which its changelog value contains. Its next reading waits for them."""
 _REPLANS_AT_ONCE = 10_000
 _EXPECTED_AT_ONCE = 1_000
-_EXPECTED_AT_ONCE = 1_000
 _NO_PARTITION = -1
 
 
