@@ -91,14 +91,20 @@ def held(rows: Iterable[Mapping[str, Any]]) -> list[Held]:
     return [Held(str(row["device"]), int(row["sequence"]), int(row["level"])) for row in rows]
 
 
-def expected(kind: Kind, sent: Iterable[Sent], *, is_append: bool) -> list[Held]:
+def expected(kind: Kind, sent: Iterable[Sent], *, is_append: bool, by_event_time: bool) -> list[Held]:
     """Return what a store must hold of records that were sent in this order."""
     if is_append:
         return [Held(*one[:3]) for one in sent]
     by_id: dict[tuple[Any, ...], Sent] = {}
+
+    def rank(one: Sent) -> int:
+        if kind.has_revision:
+            return one.revision
+        return one.sequence if by_event_time else 0
+
     for one in sent:
         key = (one.device,) if kind.pk == ("device",) else (one.device, one.sequence)
-        if not kind.has_revision or key not in by_id or one.revision > by_id[key].revision:
+        if key not in by_id or rank(one) >= rank(by_id[key]):
             by_id[key] = one
     return [Held(*one[:3]) for one in by_id.values()]
 

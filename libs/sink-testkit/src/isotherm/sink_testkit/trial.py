@@ -93,8 +93,11 @@ class Trial:
 
     def check_rows(self) -> None:
         """Compare the store with what was sent. Raises AssertionError."""
-        wanted = records.expected(self.kind, self.sent, is_append=self.under_test.is_append)
-        why = records.difference(self.rows(), wanted, is_append=self.under_test.is_append)
+        of_store = self.under_test
+        wanted = records.expected(
+            self.kind, self.sent, is_append=of_store.is_append, by_event_time=of_store.wins_by_event_time
+        )
+        why = records.difference(self.rows(), wanted, is_append=of_store.is_append)
         if why is not None:
             raise AssertionError(f"the store does not hold what was sent: {why}")
 

@@ -19,6 +19,9 @@ class SinkUnderTest(ABC):
     is_append: ClassVar[bool] = False
     """Whether the store keeps every record, one behind the other, and not one row for each id."""
 
+    wins_by_event_time: ClassVar[bool] = False
+    """Whether the row of an id with the latest event time stays, and not the one that was written last."""
+
     @abstractmethod
     def connector(self, topic: str, target: str, pk: Sequence[str]) -> Mapping[str, str]:
         """Return the keys of a connector that are the sink's: the store's address, and a KCQL statement.
