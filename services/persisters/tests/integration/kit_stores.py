@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import psycopg
 from cassandra import InvalidRequest
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import RoundRobinPolicy
@@ -14,6 +15,8 @@ from elasticsearch import Elasticsearch
 from hazelcast.client import HazelcastClient
 from persisters_relay import Relay
 from persisters_stores import items
+from psycopg.errors import UndefinedTable
+from psycopg.rows import dict_row
 
 from isotherm.sink_testkit import SinkUnderTest
 
@@ -138,3 +141,41 @@ class MapUnderTest(RelayedSink):
 class QueueUnderTest(MapUnderTest):
     is_append = True
     structure = "QUEUE"
+
+
+class PostgresqlUnderTest(RelayedSink):
+    sink = "isotherm.persisters.sinks.postgresql.plugin:SINK"
+    more: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, server: Any) -> None:
+        super().__init__(server)
+        self._connection = psycopg.connect(server.url, autocommit=True, row_factory=dict_row)
+
+    def connector(self, topic: str, target: str, pk: Sequence[str]) -> Mapping[str, str]:
+        return {
+            "connect.postgresql.host": "127.0.0.1",
+            "connect.postgresql.port": str(self.relay.port),
+            "connect.postgresql.database": self.server.database,
+            "connect.postgresql.username": self.server.user,
+            "connect.postgresql.password": self.server.password,
+            "connect.postgresql.kcql": f"INSERT INTO {target} SELECT * FROM {topic} AUTOCREATE PK {', '.join(pk)}",
+            "connect.postgresql.write.timeout.ms": "5000",
+            **self.more,
+        }
+
+    def rows(self, target: str) -> Sequence[Mapping[str, Any]]:
+        try:
+            return self._connection.execute(f"SELECT device, sequence, level FROM {target}".encode()).fetchall()
+        except UndefinedTable:
+            return []
+
+    def refuse_high_levels(self, target: str) -> bool:
+        self._connection.execute(
+            f"CREATE TABLE {target} (device text, sequence bigint, level smallint, time timestamptz, revision bigint, "
+            "PRIMARY KEY (device, sequence, time))".encode()
+        )
+        return True
+
+    def close(self) -> None:
+        self._connection.close()
+        super().close()

@@ -7,7 +7,13 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from kit_stores import CassandraUnderTest, ElasticsearchUnderTest, MapUnderTest, QueueUnderTest
+from kit_stores import (
+    CassandraUnderTest,
+    ElasticsearchUnderTest,
+    MapUnderTest,
+    PostgresqlUnderTest,
+    QueueUnderTest,
+)
 
 from isotherm.sink_testkit import SinkConformance, SinkUnderTest
 
@@ -39,4 +45,11 @@ class TestHazelcastQueue(SinkConformance):
     @pytest.fixture
     def under_test(self, hazelcast: Any) -> Iterator[SinkUnderTest]:
         with closing(QueueUnderTest(hazelcast)) as made:
+            yield made
+
+
+class TestPostgresql(SinkConformance):
+    @pytest.fixture
+    def under_test(self, postgresql: Any) -> Iterator[SinkUnderTest]:
+        with closing(PostgresqlUnderTest(postgresql)) as made:
             yield made
