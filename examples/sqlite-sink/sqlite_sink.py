@@ -34,7 +34,7 @@ class SqliteSink:
         """Open the file; in WAL mode others can read while the sink writes."""
         try:
             self._connection = self._connection or sqlite3.connect(
-                self._file, 2.0, isolation_level=None, check_same_thread=False
+                self._file, 0.5, isolation_level=None, check_same_thread=False
             )
             self._connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:

@@ -30,7 +30,7 @@ class SqliteUnderTest(SinkUnderTest):
         with closing(sqlite3.connect(self._file)) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (target,)).fetchone():
                 return []
-            return [json.loads(row) for (row,) in connection.execute(f"SELECT row FROM {target}")]  # noqa: S608 - ours
+            return [json.loads(row) for (row,) in connection.execute(f"SELECT row FROM {target}")]
 
     @contextmanager
     def outage(self) -> Iterator[None]:

@@ -227,7 +227,9 @@ def test_the_documentation_states_the_memory_limits(compose: Compose) -> None:
         "none": str(default),
         "observability": str(sum(mebibytes(services[name]["mem_limit"]) for name in ("prometheus", "grafana"))),
         "kibana": str(mebibytes(services["kibana"]["mem_limit"])),
-        "postgresql": str(sum(mebibytes(services[name]["mem_limit"]) for name in ("postgresql", "persister-postgresql"))),
+        "postgresql": str(
+            sum(mebibytes(services[name]["mem_limit"]) for name in ("postgresql", "persister-postgresql"))
+        ),
     }
 
 

@@ -164,6 +164,19 @@ class WipesAtOpen(SqliteSink):
                 self._connection.execute(f'DELETE FROM "{name}"')
 
 
+class RemembersInMemory(SqliteSink):
+    """Knows only until its process ends which rows it has written."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(file)
+        self._seen: set[str] = set()
+
+    def write(self, batch: Batch) -> Sequence[FailedRow]:
+        fresh = [row._replace(id=uuid.uuid4().hex) for row in batch.rows if row.id not in self._seen]
+        self._seen.update(row.id for row in batch.rows)
+        return super().write(replace(batch, rows=fresh)) if fresh else ()
+
+
 class ClosesOnce(SqliteSink):
     """Cannot be closed when it is not open."""
 
@@ -197,7 +210,8 @@ CONVICTED_BY: dict[type[SqliteSink], str] = {
     OutageIsFatalAtStart: "outage_at_start",
     IgnoredRevision: "revisions",
     IgnoredClose: "rebalance",
-    WipesAtOpen: "kill",
+    WipesAtOpen: "accounting",
+    RemembersInMemory: "kill",
     ClosesOnce: "lifecycle",
 }
 """The check that must convict each fault."""

@@ -64,7 +64,7 @@ class Database:
         }
 
     @contextmanager
-    def writing(self, kcql: str, schema: Mapping[str, Any] = SCHEMA, **more: str) -> Iterator[Writing]:
+    def writing(self, kcql: str, schema: Mapping[str, Any] = SCHEMA, /, **more: str) -> Iterator[Writing]:
         """A sink for the statement."""
         made = Writing("postgresql", dict(schema), "levels", self.keys(kcql, **more))
         try:
@@ -89,9 +89,11 @@ def level(device: str = "a", at: int = TIME_MS, **more: Any) -> dict[str, Any]:
 
 def test_a_table_is_made_from_the_schema_with_the_identity_as_its_key(database: Database) -> None:
     with database.writing(AUTO) as writing:
-        assert writing.write(writing.prepare(level()), writing.prepare(level("b", level=None))) == ()
-        assert writing.write(writing.prepare(level(note="again"))) == ()
-    rows = database.execute("SELECT device, level, tags, note, extract(epoch FROM at)::bigint AS at FROM {t} ORDER BY 1")
+        assert writing.write(writing.prepare(level()), writing.prepare(level("b", level=None))) == []
+        assert writing.write(writing.prepare(level(note="again"))) == []
+    rows = database.execute(
+        "SELECT device, level, tags, note, extract(epoch FROM at)::bigint AS at FROM {t} ORDER BY 1"
+    )
     expected = {"device": "a", "level": 1.5, "tags": {"room": "hall"}, "note": "again", "at": TIME_MS // 1000}
     assert rows == [expected, {**expected, "device": "b", "level": None, "note": "n"}]
 
@@ -100,22 +102,24 @@ def test_rows_without_an_identity_have_the_id_as_their_key(database: Database) -
     plain = {key: value for key, value in SCHEMA.items() if key != "isotherm.identity"}
     with database.writing(AUTO, plain) as writing:
         prepared = [writing.prepare(level()), writing.prepare(level())]
-        assert writing.write(*prepared) == ()
-        assert writing.write(*prepared) == ()
+        assert writing.write(*prepared) == []
+        assert writing.write(*prepared) == []
     ids = database.execute("SELECT isotherm_id FROM {t} ORDER BY 1")
     assert [row["isotherm_id"] for row in ids] == ["levels-0-0", "levels-0-1"]
 
 
 def test_autoevolve_adds_a_column_and_without_it_the_row_is_bad_until_the_table_has_it(database: Database) -> None:
-    database.execute("CREATE TABLE {t} (device text, at timestamptz, level numeric, tags jsonb, PRIMARY KEY (device, at))")
+    database.execute(
+        "CREATE TABLE {t} (device text, at timestamptz, level numeric, tags jsonb, PRIMARY KEY (device, at))"
+    )
     with database.writing("INSERT INTO {t} SELECT * FROM levels") as writing:
         (failed,) = writing.write(writing.prepare(level()))
         assert (failed.reason, failed.transient) == ("column", False)
         assert "no column 'note'" in str(failed.error)
     with database.writing("INSERT INTO {t} SELECT * FROM levels AUTOEVOLVE") as writing:
-        assert writing.write(writing.prepare(level())) == ()
+        assert writing.write(writing.prepare(level())) == []
     with database.writing("INSERT INTO {t} SELECT * FROM levels") as writing:
-        assert writing.write(writing.prepare(level("b"))) == ()
+        assert writing.write(writing.prepare(level("b"))) == []
     assert [row["note"] for row in database.execute("SELECT note FROM {t}")] == ["n", "n"]
 
 
@@ -124,7 +128,7 @@ def test_each_day_has_a_partition_up_to_the_limit(database: Database) -> None:
         days = [writing.prepare(level(at=TIME_MS + day * DAY_MS)) for day in (0, 0, 1, -1)]
         (failed,) = writing.write(*days)
         assert (failed.index, failed.reason) == (3, "partition")
-        assert writing.write(writing.prepare(level("b"))) == ()
+        assert writing.write(writing.prepare(level("b"))) == []
     names = database.execute("SELECT tableoid::regclass::text AS name, count(*) AS n FROM {t} GROUP BY 1 ORDER BY 1")
     found = {row["name"].removeprefix(database.table): row["n"] for row in names}
     assert found == {"_p20260101": 2, "_p20260102": 1}
@@ -132,7 +136,10 @@ def test_each_day_has_a_partition_up_to_the_limit(database: Database) -> None:
 
 def test_partitions_need_the_event_time_in_the_key(database: Database) -> None:
     statement = f"{AUTO} PK device"
-    with database.writing(statement, partition__by="DAY") as writing, pytest.raises(SinkConfigError, match="event time"):
+    with (
+        database.writing(statement, partition__by="DAY") as writing,
+        pytest.raises(SinkConfigError, match="event time"),
+    ):
         writing.write(writing.prepare(level()))
 
 
@@ -153,7 +160,9 @@ def test_the_bad_rows_of_a_batch_are_found_and_the_others_are_written(database: 
 
 
 def test_several_statements_and_deletes_of_one_batch_keep_their_order(database: Database) -> None:
-    statement = "INSERT INTO {t} SELECT _key AS device, note FROM levels PK _key PROPERTIES('behavior.on.null.values'='DELETE')"
+    statement = (
+        "INSERT INTO {t} SELECT _key AS device, note FROM levels PK _key PROPERTIES('behavior.on.null.values'='DELETE')"
+    )
     database.execute("CREATE TABLE {t} (device text PRIMARY KEY, note text)")
     with database.writing(statement, key__converter="string") as writing:
         prepared = [
@@ -164,7 +173,7 @@ def test_several_statements_and_deletes_of_one_batch_keep_their_order(database: 
             writing.prepare(None, key="c"),
             writing.prepare(level(note="3"), key="c"),
         ]
-        assert writing.write(*prepared) == ()
+        assert writing.write(*prepared) == []
     assert database.execute("SELECT device, note FROM {t} ORDER BY 1") == [
         {"device": "b", "note": "2"},
         {"device": "c", "note": "3"},
@@ -172,28 +181,32 @@ def test_several_statements_and_deletes_of_one_batch_keep_their_order(database: 
 
 
 def test_a_missing_table_a_wrong_password_and_a_missing_right_stop_the_task(database: Database) -> None:
-    with database.writing("INSERT INTO {t} SELECT * FROM levels") as writing:
-        with pytest.raises(SinkConfigError, match="there is no table"):
-            writing.sink.open()
+    with (
+        database.writing("INSERT INTO {t} SELECT * FROM levels") as writing,
+        pytest.raises(SinkConfigError, match="there is no table"),
+    ):
+        writing.sink.open()
     with database.writing(AUTO, password="wrong") as writing, pytest.raises(SinkConfigError, match="authentication"):
         writing.sink.open()
     with database.writing(AUTO, database="nowhere") as writing, pytest.raises(SinkConfigError, match="does not exist"):
         writing.sink.open()
     role = f"r_{uuid.uuid4().hex[:8]}"
     database.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'pw'")
-    with database.writing(AUTO, username=role, password="pw") as writing:
-        with pytest.raises(SinkConfigError, match="permission denied"):
-            writing.write(writing.prepare(level()))
+    with (
+        database.writing(AUTO, username=role, password="pw") as writing,
+        pytest.raises(SinkConfigError, match="permission denied"),
+    ):
+        writing.write(writing.prepare(level()))
 
 
 def test_a_table_that_was_dropped_is_made_again(database: Database) -> None:
     with database.writing(AUTO) as writing:
-        assert writing.write(writing.prepare(level())) == ()
+        assert writing.write(writing.prepare(level())) == []
         database.execute("DROP TABLE {t}")
         again = writing.prepare(level("b"))
         with pytest.raises(Unavailable, match="table has changed"):
             writing.write(again)
-        assert writing.write(again) == ()
+        assert writing.write(again) == []
     assert [row["device"] for row in database.execute("SELECT device FROM {t}")] == ["b"]
 
 
@@ -214,18 +227,18 @@ def test_a_task_that_lost_its_partition_commits_nothing(database: Database) -> N
 
     blocked: list[bool] = []
     with database.writing(AUTO) as writing:
-        assert writing.write(writing.prepare(level())) == ()
+        assert writing.write(writing.prepare(level())) == []
         rows = writing.prepare(level(note="late")).rows
         with pytest.raises(OwnershipLostError):
             writing.sink.write(Batch("levels", 0, rows, Lost()))
-        assert writing.write(writing.prepare(level("b"))) == ()
+        assert writing.write(writing.prepare(level("b"))) == []
     assert blocked == [True]
     assert [row["note"] for row in database.execute("SELECT note FROM {t} ORDER BY device")] == ["n", "n"]
 
 
 def test_a_frozen_server_is_given_up_and_its_late_statement_changes_nothing(database: Database) -> None:
     with database.writing(AUTO, write__timeout__ms="500") as writing:
-        assert writing.write(writing.prepare(level())) == ()
+        assert writing.write(writing.prepare(level())) == []
         late = writing.prepare(level(note="late"))
         database.server.pause()
         try:
@@ -233,13 +246,11 @@ def test_a_frozen_server_is_given_up_and_its_late_statement_changes_nothing(data
                 writing.write(late)
         finally:
             database.server.resume()
-        assert writing.write(writing.prepare(level(note="newer"))) == ()
+        assert writing.write(writing.prepare(level(note="newer"))) == []
     assert [row["note"] for row in database.execute("SELECT note FROM {t}")] == ["newer"]
 
 
-def test_tls_with_an_authority_to_trust(
-    postgresql: Any, tmp_path: Path, free_port: Callable[[], int]
-) -> None:
+def test_tls_with_an_authority_to_trust(postgresql: Any, tmp_path: Path, free_port: Callable[[], int]) -> None:
     authority = Authority(tmp_path)
     files = (tmp_path / "server.pem", tmp_path / "key.pem")
     server = Postgresql(tmp_path / "pg", postgresql.runtime, port=free_port(), certificate=files)
@@ -248,14 +259,19 @@ def test_tls_with_an_authority_to_trust(
         server.wait_ready()
         secured = Database(server)
         trusting = {"ssl__mode": "verify-full", "ssl__certificate__authorities": str(authority.certificates)}
-        with closing(secured.connection), secured.writing(AUTO, **trusting) as writing:
-            assert writing.write(writing.prepare(level())) == ()
-            seen = secured.execute("SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name LIKE 'isotherm%'")
+        with closing(secured.connection), secured.writing(AUTO, SCHEMA, **trusting) as writing:
+            assert writing.write(writing.prepare(level())) == []
+            seen = secured.execute(
+                "SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name LIKE 'isotherm%'"
+            )
             assert seen == [{"ssl": True}]
         other = tmp_path / "other"
         other.mkdir()
         trusting["ssl__certificate__authorities"] = str(Authority(other).certificates)
-        with secured.writing(AUTO, **trusting) as writing, pytest.raises(SinkConfigError, match="verify failed"):
+        with (
+            secured.writing(AUTO, SCHEMA, **trusting) as writing,
+            pytest.raises(SinkConfigError, match="verify failed"),
+        ):
             writing.sink.open()
     finally:
         server.stop()

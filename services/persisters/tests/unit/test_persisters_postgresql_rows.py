@@ -81,7 +81,7 @@ def test_a_percent_sign_in_a_name_is_no_parameter() -> None:
     ("column", "value", "stored"),
     [
         (sql.TIMESTAMP, 1_767_225_600_001, datetime(2026, 1, 1, 0, 0, 0, 1_000, tzinfo=UTC)),
-        ("timestamp without time zone", 0, datetime(1970, 1, 1)),  # noqa: DTZ001 - a local time has no zone
+        ("timestamp without time zone", 0, datetime(1970, 1, 1)),
         ("date", 1, date(1970, 1, 2)),
         ("time without time zone", 1_500, time(0, 0, 1, 500_000)),
         ("text", 1.5, "1.5"),
@@ -174,4 +174,4 @@ def test_in_a_run_the_highest_revision_of_a_key_stays(revisions: list[int]) -> N
     (run,) = runs(bound(index, "a", index, revision) for index, revision in enumerate(revisions))
     (row,) = run.rows
     assert row.revision == max(revisions)
-    assert row.index == max(index for index, revision in enumerate(revisions) if revision == max(revisions))
+    assert row.row_index == max(index for index, revision in enumerate(revisions) if revision == max(revisions))

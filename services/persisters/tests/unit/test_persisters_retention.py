@@ -116,7 +116,10 @@ def test_a_suffix_that_does_not_tell_the_age(suffix: str) -> None:
 
 def elastic(kcql: str, **more: str) -> Validated:
     base = {"name": "n", "connector.class": "elastic", "topics": "t", "kcql": kcql}
-    return check(installed_sinks()["elasticsearch"], files.from_mapping(base | {k.replace("__", "."): v for k, v in more.items()}))
+    return check(
+        installed_sinks()["elasticsearch"],
+        files.from_mapping(base | {k.replace("__", "."): v for k, v in more.items()}),
+    )
 
 
 def test_the_keys_of_retention() -> None:

@@ -24,7 +24,7 @@ def identity(under_test: SinkUnderTest, broker: MockBroker) -> None:
     """A record that comes twice, and a whole topic that is read again, have one effect."""
     trial = Trial(under_test, broker, EVENTS)
     events = [Sent(device, sequence) for sequence in range(12) for device in devices(8)]
-    trial.send(*events, *events[:30])
+    trial.send(*events[:48], *events[:30], *events[48:])
     with trial.task() as task:
         trial.until_settled(task)
     trial.check_rows()
@@ -77,7 +77,9 @@ def poison(under_test: SinkUnderTest, broker: MockBroker) -> None:
     trial.check_counts(dead_lettered=len(bad))
     dead = broker.dead_letters(f"{trial.connector}.dead-letters")
     if Counter(one.value for one in dead) != Counter(value for _, value in bad):
-        raise AssertionError(f"the dead letters are {[one.value for one in dead]}, and not {[value for _, value in bad]}")
+        raise AssertionError(
+            f"the dead letters are {[one.value for one in dead]}, and not {[value for _, value in bad]}"
+        )
     for one in dead:
         for name in ("stage", "exception.message", "topic", "offset"):
             if not one.headers.get(f"__connect.errors.{name}"):
@@ -201,12 +203,15 @@ def lifecycle(under_test: SinkUnderTest, broker: MockBroker) -> None:
     with trial.task() as task:
         trial.until_settled(task)
     idle = Task(trial.spec(), number=1)
-    idle.sink.close()
-    for _ in range(2):
-        idle.sink.open()
-        idle.sink.open()
+    try:
         idle.sink.close()
-        idle.sink.close()
+        for _ in range(2):
+            idle.sink.open()
+            idle.sink.open()
+            idle.sink.close()
+            idle.sink.close()
+    except Exception as error:
+        raise AssertionError(f"the sink cannot be opened or closed: {error!r}") from error
     idle.consumer.close()
     trial.check_rows()
 

@@ -42,7 +42,7 @@ def run_killed_when(spec: TaskSpec, condition: Callable[[], bool]) -> None:
 
 
 def _start(spec: TaskSpec, *, dies: bool) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-m", __name__, json.dumps({"spec": asdict(spec), "dies": dies})],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -50,7 +50,6 @@ def _start(spec: TaskSpec, *, dies: bool) -> subprocess.Popen[str]:
         # The sink under test may be a file beside the test and no installed package.
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
-    return process
 
 
 def main() -> None:

@@ -69,7 +69,9 @@ class KitRegistry(SchemaRegistry):
 
     def __init__(self) -> None:
         super().__init__(RegistrySettings())
-        self._of_kit = {kind.schema_id: WriterSchema(kind.schema_id, kind.schema, parse(kind.schema)) for kind in _KINDS}
+        self._of_kit = {
+            kind.schema_id: WriterSchema(kind.schema_id, kind.schema, parse(kind.schema)) for kind in _KINDS
+        }
 
     def schema(self, schema_id: int) -> WriterSchema:
         """The schema with this id. Raises UnknownSchemaError."""

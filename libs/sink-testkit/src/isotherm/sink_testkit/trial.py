@@ -49,7 +49,7 @@ class Trial:
         self._produced.update(partition for partition, _, _ in placed)
 
     def spec(self, *keys: tuple[str, str]) -> TaskSpec:
-        """Return the task of the connector; `keys` without a dot at their beginning are as they are, `.x` is the sink's."""
+        """Return the task of the connector; of `keys`, `.name` stands for a key of the sink with its prefix."""
         kind = sink_kind(self.under_test.sink)
         own = {
             "name": self.connector,
@@ -64,7 +64,9 @@ class Trial:
         return TaskSpec(self.under_test.sink, self.broker.bootstrap_servers, {**given, **of_sink})
 
     @contextmanager
-    def task(self, *keys: tuple[str, str], number: int = 0, partitions: Sequence[int] = range(PARTITIONS)) -> Iterator[Task]:
+    def task(
+        self, *keys: tuple[str, str], number: int = 0, partitions: Sequence[int] = range(PARTITIONS)
+    ) -> Iterator[Task]:
         """Run a task. Raises AssertionError if it ended by itself or used the interface wrongly."""
         task = Task(self.spec(*keys), number)
         task.consumer.assign_to_task(self.topic, partitions)
@@ -108,7 +110,13 @@ class Trial:
     def check_counts(self, *, dead_lettered: int = 0, skipped: int = 0, filtered: int = 0) -> None:
         """Compare the committed counts with what was sent. Raises AssertionError."""
         found = self.broker.counts(self.connector, self.topic)
-        numbers = (found.read, found.written, found.dead_lettered.total(), found.skipped.total(), found.filtered.total())
+        numbers = (
+            found.read,
+            found.written,
+            found.dead_lettered.total(),
+            found.skipped.total(),
+            found.filtered.total(),
+        )
         written = self.produced - dead_lettered - skipped - filtered
         wanted = (self.produced, written, dead_lettered, skipped, filtered)
         if numbers != wanted:

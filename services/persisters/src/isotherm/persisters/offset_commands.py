@@ -31,7 +31,9 @@ from isotherm.servicekit.settings import SettingsError
 
 def add_file_arguments(parser: argparse.ArgumentParser, *, needs_file: bool = True) -> None:
     """Add the arguments that name a connector."""
-    parser.add_argument("--sink", choices=sorted(installed_sinks()), help="kind of the sink; must fit the file's connector.class")
+    parser.add_argument(
+        "--sink", choices=sorted(installed_sinks()), help="kind of the sink; must fit the file's connector.class"
+    )
     parser.add_argument(
         "file", type=Path, nargs=None if needs_file else "?", help="the connector's file: properties, JSON or TOML"
     )

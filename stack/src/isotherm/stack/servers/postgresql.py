@@ -47,7 +47,8 @@ class Postgresql(Server):
     """
 
     name = "postgresql"
-    user = password = database = "isotherm"
+    user = database = "isotherm"
+    password = "isotherm"  # noqa: S105 - of a server that lives as long as a test
 
     def __init__(
         self, folder: Path, runtime: Runtime, *, port: int, certificate: tuple[Path, Path] | None = None
@@ -185,11 +186,13 @@ class Postgresql(Server):
         """Return the processes of the server other than its first one: they all work in its data folder."""
         leader = self._leader()
         folders = {str(base / "data" / "pg") for base in (self.folder, self.public_folder)}
-        return [pid for pid, folder in _working_folders() if folder in folders and (leader is None or pid != leader.pid)]
+        return [
+            pid for pid, folder in _working_folders() if folder in folders and (leader is None or pid != leader.pid)
+        ]
 
 
 def _working_folders() -> Iterator[tuple[int, str]]:
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
             with contextlib.suppress(OSError):
-                yield int(process.name), os.readlink(process / "cwd")
+                yield int(process.name), str((process / "cwd").readlink())

@@ -65,9 +65,7 @@ def unknown_class(klass: str, kinds: Iterable[SinkKind]) -> str:
     return f"connector.class: {klass!r} is no sink that is installed ({known}){others}"
 
 
-def _unusable(
-    point: EntryPoint, kind: object, kinds: Mapping[str, SinkKind], origins: Mapping[str, str]
-) -> str | None:
+def _unusable(point: EntryPoint, kind: object, kinds: Mapping[str, SinkKind], origins: Mapping[str, str]) -> str | None:
     if not isinstance(kind, SinkKind):
         return f"{point.value} is no SinkKind but {type(kind).__name__}"
     if kind.name != point.name:

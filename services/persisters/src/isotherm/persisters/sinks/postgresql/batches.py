@@ -12,7 +12,7 @@ from isotherm.persisters.sinks.postgresql.sql import Table
 class BoundRow(NamedTuple):
     """One row with its values as the table takes them."""
 
-    index: int
+    row_index: int
     """Its index in the batch."""
     target: str
     table: Table

@@ -74,9 +74,8 @@ class Connection:
             self.inner.close()
 
     def _break(self) -> None:
-        with suppress(OSError, psycopg.Error):
-            with socket.socket(fileno=os.dup(self.inner.fileno())) as copy:
-                copy.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self.inner.fileno())) as copy:
+            copy.shutdown(socket.SHUT_RDWR)
 
 
 class Connections:

@@ -31,7 +31,7 @@ _OWN = (
         "partition.by",
         Type.STRING,
         NONE,
-        "DAY: a table that is created is partitioned by the day of the event time, and the task creates its partitions.",
+        "DAY: a table that is created is partitioned by the day of the event time, with partitions made as needed.",
         allowed=(NONE, DAY),
     ),
     _key("partition.limit", Type.INT, "4000", "Most partitions of one table that a task creates.", _LOW, minimum=1),

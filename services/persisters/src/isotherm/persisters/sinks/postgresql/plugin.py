@@ -10,9 +10,7 @@ from isotherm.persisters.sinks.postgresql.connector_keys import DEFINITION, PREF
 def _load() -> SinkCode:
     from isotherm.persisters.sinks.postgresql import sink
 
-    return SinkCode(
-        lambda config, _decode, writers, _topic_id: sink.PostgresqlSink(config, writers), sink.problems
-    )
+    return SinkCode(lambda config, _decode, writers, _topic_id: sink.PostgresqlSink(config, writers), sink.problems)
 
 
 SINK = SinkKind(

@@ -69,7 +69,7 @@ class PostgresqlSink:
         try:
             self._execute(batch, bound)
         except _RowsRefusedError as refused:
-            good = [row.index for row in bound]
+            good = [row.row_index for row in bound]
             if len(good) == 1:
                 failed.append(_failed_row(good[0], refused.__cause__))
                 return

@@ -91,9 +91,7 @@ def split_target(target: str, schema: str) -> tuple[str, str]:
     return (before, table) if dot else (schema, target)
 
 
-def create_table(
-    schema: str, name: str, columns: Mapping[str, Any], key: Sequence[str], day_column: str | None
-) -> str:
+def create_table(schema: str, name: str, columns: Mapping[str, Any], key: Sequence[str], day_column: str | None) -> str:
     """Return CREATE TABLE IF NOT EXISTS for fields of these Avro types.
 
     Args:
