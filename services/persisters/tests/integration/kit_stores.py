@@ -122,7 +122,8 @@ class MapUnderTest(RelayedSink):
         self._client = HazelcastClient(cluster_name=server.cluster_name, cluster_members=[server.address])
 
     def connector(self, topic: str, target: str, pk: Sequence[str]) -> Mapping[str, str]:
-        statement = f"INSERT INTO {target} SELECT * FROM {topic} PK {', '.join(pk)} STOREAS {self.structure}"
+        key = "" if self.is_append else f"PK {', '.join(pk)} "
+        statement = f"INSERT INTO {target} SELECT * FROM {topic} {key}STOREAS {self.structure}"
         return {
             "connect.hazelcast.sink.cluster.members": f"127.0.0.1:{self.relay.port}",
             "connect.hazelcast.sink.group.name": self.server.cluster_name,

@@ -319,6 +319,6 @@ def test_run_refuses_what_validate_refuses(tmp_path: Path, capsys: pytest.Captur
     file = tmp_path / "foreign.properties"
     file.write_text("name=x\nconnector.class=org.acme.Sink\ntopics=t\n", encoding="utf-8")
     assert main(["run", str(file)]) == 2
-    assert "'org.acme.Sink' is no sink of this package" in capsys.readouterr().err
+    assert "'org.acme.Sink' is no sink that is installed" in capsys.readouterr().err
     assert main(["run", "--sink", "scylla", str(tmp_path / "absent")]) == 2
     assert "No such file" in capsys.readouterr().err
