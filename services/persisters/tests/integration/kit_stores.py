@@ -131,6 +131,15 @@ class MapUnderTest(RelayedSink):
             "connect.hazelcast.write.timeout": "3000",
         }
 
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        # The client learns from the member where it is, and would find it beside a relay.
+        self.server.pause()
+        try:
+            yield
+        finally:
+            self.server.resume()
+
     def rows(self, target: str) -> Sequence[Mapping[str, Any]]:
         return [json.loads(item.to_string()) for item in items(self._client, self.structure, target)]
 
