@@ -22,21 +22,21 @@ class PartitionHooks:
     def open(self, partitions: Sequence[Partition], failure: BaseException | None) -> BaseException | None:
         """Tell of partitions that the task got, before the first write for them."""
         self._open.update(partitions)
-        return failure if self._sink is None else _told(self._sink.open_partitions, partitions, failure)
+        return failure if self._sink is None else _call(self._sink.open_partitions, partitions, failure)
 
     def close(self, partitions: Iterable[Partition], failure: BaseException | None) -> BaseException | None:
         """Tell of partitions that the task does not own any more."""
         closed = sorted(self._open.intersection(partitions))
         self._open.difference_update(closed)
-        return failure if self._sink is None else _told(self._sink.close_partitions, closed, failure)
+        return failure if self._sink is None else _call(self._sink.close_partitions, closed, failure)
 
 
-def _told(
-    tell: Callable[[Sequence[Partition]], None], partitions: Sequence[Partition], failure: BaseException | None
+def _call(
+    method: Callable[[Sequence[Partition]], None], partitions: Sequence[Partition], failure: BaseException | None
 ) -> BaseException | None:
     if partitions:
         try:
-            tell(partitions)
+            method(partitions)
         except Exception as error:
             return failure or error
     return failure
