@@ -133,12 +133,14 @@ class MapUnderTest(RelayedSink):
 
     @contextmanager
     def outage(self) -> Iterator[None]:
-        # The client learns from the member where it is, and would find it beside a relay.
-        self.server.pause()
-        try:
-            yield
-        finally:
-            self.server.resume()
+        # A client that is connected knows the member's own address, and would find it beside the relay. One that begins
+        # would wait for a frozen member for minutes, and finds nobody.
+        with super().outage():
+            self.server.pause()
+            try:
+                yield
+            finally:
+                self.server.resume()
 
     def rows(self, target: str) -> Sequence[Mapping[str, Any]]:
         return [json.loads(item.to_string()) for item in items(self._client, self.structure, target)]

@@ -197,22 +197,22 @@ def rebalance(under_test: SinkUnderTest, broker: MockBroker) -> None:
 
 
 def lifecycle(under_test: SinkUnderTest, broker: MockBroker) -> None:
-    """A sink may be opened twice, closed twice, closed unopened, and opened again; nothing of it changes the store."""
+    """A sink may be opened twice and closed twice, and closed without being opened; nothing of it changes the store."""
     trial = Trial(under_test, broker, EVENTS)
     trial.send(*(Sent(device, sequence) for sequence in range(3) for device in devices(4)))
     with trial.task() as task:
         trial.until_settled(task)
-    idle = Task(trial.spec(), number=1)
+    unopened, opened = (Task(trial.spec(), number) for number in (1, 2))
     try:
-        idle.sink.close()
-        for _ in range(2):
-            idle.sink.open()
-            idle.sink.open()
-            idle.sink.close()
-            idle.sink.close()
+        unopened.sink.close()
+        opened.sink.open()
+        opened.sink.open()
+        opened.sink.close()
+        opened.sink.close()
     except Exception as error:
         raise AssertionError(f"the sink cannot be opened or closed: {error!r}") from error
-    idle.consumer.close()
+    for idle in (unopened, opened):
+        idle.consumer.close()
     trial.check_rows()
 
 
