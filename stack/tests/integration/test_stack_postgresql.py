@@ -30,6 +30,7 @@ def test_a_kill_ends_the_sessions_too_and_keeps_what_was_committed(server: Postg
     server.kill()
     with pytest.raises(psycopg.OperationalError):
         session.execute("SELECT 1")
+    session.close()
     assert not server.is_ready()
     server.start()
     server.wait_ready()
@@ -49,6 +50,7 @@ def test_a_pause_holds_sessions_and_a_stop_waits_for_none(server: Postgresql) ->
         server.resume()
         answers.settimeout(60.0)
         assert answers.recv(1, socket.MSG_PEEK)
-    # The session is still connected: a server that waits for it would have to be killed.
+    # The session is still connected: a server that waited for it would have to be killed.
     server.stop()
+    session.close()
     assert "database system is shut down" in server.log_tail()
