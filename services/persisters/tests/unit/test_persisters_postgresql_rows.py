@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import UTC, date, datetime, time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isotherm.connector.config import files
+from isotherm.connector.config.files import ConfigError
+from isotherm.persisters.configuration import check
+from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.persisters.sinks.postgresql import sql
 from isotherm.persisters.sinks.postgresql.batches import BoundRow, runs
 from isotherm.persisters.sinks.postgresql.errors import Meaning, is_refused_connection, meaning_of, reason_of
@@ -175,3 +180,23 @@ def test_in_a_run_the_highest_revision_of_a_key_stays(revisions: list[int]) -> N
     (row,) = run.rows
     assert row.revision == max(revisions)
     assert row.row_index == max(index for index, revision in enumerate(revisions) if revision == max(revisions))
+
+
+def test_the_names_of_partitions_must_fit() -> None:
+    columns = {"device": "string", "at": MILLIS}
+    assert sql.create_table("s", "t" * 53, columns, ["at"], "at")
+    with pytest.raises(NotATableError, match="63 bytes"):
+        sql.create_table("s", "t" * 54, columns, ["at"], "at")
+
+
+def test_the_example_and_the_keys_are_valid_and_upsert_needs_a_key() -> None:
+    kind = installed_sinks()["postgresql"]
+    example = files.read(Path(__file__).parents[4] / "examples" / "postgresql" / "readings-to-postgresql.properties")
+    assert check(kind, example).notices == ()
+    given = {**example.config, "connect.postgresql.kcql": "UPSERT INTO readings SELECT * FROM thermostat.data"}
+    wrong = {**given, "connect.postgresql.ssl.mode": "allow", "connect.postgresql.ssl.key": "key.pem"}
+    with pytest.raises(ConfigError) as caught:
+        check(kind, files.from_mapping(wrong))
+    told = "\n".join(caught.value.problems)
+    for part in ("UPSERT needs PK", "ssl.mode: 'allow' is not allowed", "ssl.certificate is missing"):
+        assert part in told

@@ -13,6 +13,7 @@ ROW_ID = "isotherm_id"
 """Column of the row's id in tables whose rows have no other identity."""
 TIMESTAMP = "timestamp with time zone"
 
+_DAY_SUFFIX = "_p{:%Y%m%d}"
 _TYPES: Mapping[str, str] = {
     "string": "text",
     "int": "integer",
@@ -113,6 +114,8 @@ def create_table(schema: str, name: str, columns: Mapping[str, Any], key: Sequen
         raise NotATableError(
             f"partitions by day need the event time ({day_column}), a timestamp, in the primary key ({', '.join(key)})"
         )
+    if day_column is not None:
+        quoted(f"{name}{_DAY_SUFFIX.format(date.max)}")
     lines = [f"{quoted(column)} {type_}" for column, type_ in types.items()]
     lines.append(f"PRIMARY KEY ({names(key)})")
     partitioned = "" if day_column is None else f" PARTITION BY RANGE ({quoted(day_column)})"
@@ -126,7 +129,7 @@ def add_column(table: Table, column: str, avro: Any) -> str:
 
 def partition_name(table: Table, day: date) -> str:
     """Return the name of a day's partition."""
-    return f"{table.name}_p{day:%Y%m%d}"
+    return f"{table.name}{_DAY_SUFFIX.format(day)}"
 
 
 def create_partition(table: Table, day: date) -> str:
