@@ -23,7 +23,7 @@ from isotherm.deploy.paths import CHARTS, EXAMPLES, ROOT
 from isotherm.deploy.services import SERVICES
 from isotherm.deploy.values import UMBRELLA, Values
 from isotherm.persisters.configuration import check as check_sink
-from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.persisters.sinks.catalog import installed_sinks
 
 EXAMPLE_FILES = sorted(EXAMPLES.glob("*.values.yaml"))
 GENERATED = generate.texts()
@@ -50,7 +50,7 @@ def problems(given: Values) -> list[str]:
 
 
 def _sink_problems(own: Values) -> list[str]:
-    kinds = {job["name"]: KINDS[job["sink"]] for job in own["jobs"]}
+    kinds = {job["name"]: installed_sinks()[job["sink"]] for job in own["jobs"]}
     found = []
     for name, config in connectors.of_persisters(own).items():
         try:

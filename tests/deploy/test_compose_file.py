@@ -16,7 +16,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
 CLUSTER = ROOT / "deploy/compose/scylla-cluster.yml"
-PROFILES = {"observability", "kibana"}
+PROFILES = {"observability", "kibana", "postgresql"}
 HARDENED = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"]}
 _PINNED = re.compile(r".+/?[^:]+:[\w.-]*\d[\w.-]*")
 
@@ -187,7 +187,13 @@ def test_up_starts_everything_but_observability(compose: Compose) -> None:
     assert "COMPOSE_PROJECT_NAME=isotherm" in environment.splitlines()
     # Whoever names a profile would switch off what this file switched on.
     assert "COMPOSE_PROFILES" not in environment
-    assert compose["services"].keys() - started_by_default(compose) == {"prometheus", "grafana", "kibana"}
+    assert compose["services"].keys() - started_by_default(compose) == {
+        "prometheus",
+        "grafana",
+        "kibana",
+        "postgresql",
+        "persister-postgresql",
+    }
 
 
 def test_simulated_devices_have_one_switch(compose: Compose) -> None:
@@ -221,6 +227,9 @@ def test_the_documentation_states_the_memory_limits(compose: Compose) -> None:
         "none": str(default),
         "observability": str(sum(mebibytes(services[name]["mem_limit"]) for name in ("prometheus", "grafana"))),
         "kibana": str(mebibytes(services["kibana"]["mem_limit"])),
+        "postgresql": str(
+            sum(mebibytes(services[name]["mem_limit"]) for name in ("postgresql", "persister-postgresql"))
+        ),
     }
 
 

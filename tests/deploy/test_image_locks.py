@@ -92,7 +92,12 @@ IMAGES = [
     ("services/persisters/requirements-elasticsearch.lock", "isotherm-persisters", ("elasticsearch",)),
     ("services/persisters/requirements-scylla.lock", "isotherm-persisters", ("scylla",)),
     ("services/persisters/requirements-hazelcast.lock", "isotherm-persisters", ("hazelcast",)),
-    ("services/persisters/requirements-all.lock", "isotherm-persisters", ("elasticsearch", "scylla", "hazelcast")),
+    ("services/persisters/requirements-postgresql.lock", "isotherm-persisters", ("postgresql",)),
+    (
+        "services/persisters/requirements-all.lock",
+        "isotherm-persisters",
+        ("elasticsearch", "scylla", "hazelcast", "postgresql"),
+    ),
 ]
 
 

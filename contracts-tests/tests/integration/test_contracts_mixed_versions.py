@@ -32,7 +32,7 @@ from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.configuration import check
 from isotherm.persisters.records.decoding import key_decoder, value_decoder
 from isotherm.persisters.records.projection import Projector
-from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.persisters.task.loop import Loop
 from isotherm.persisters.task.loop_settings import LoopSettings
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
@@ -158,7 +158,7 @@ def persister(world: World) -> Iterator[Callable[[], list[Mapping[str, Any]]]]:
     """The present persister with its loop, until the end of the block; yields what it has written so far."""
     text = f"name=mixed\nconnector.class=elasticsearch\ntopics={world.topic}\n"
     text += f"connect.elastic.url=http://127.0.0.1:1\nconnect.elastic.kcql=INSERT INTO r SELECT * FROM {world.topic}\n"
-    kind = KINDS["elasticsearch"]
+    kind = installed_sinks()["elasticsearch"]
     statements = check(kind, files.parse(text, form="properties")).statements
     schemas = SchemaRegistry(world.registry)
     kept, stop = KeptRows(), Stop()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from isotherm.coap_ingest.connectors import connector_keys as coap_keys
 from isotherm.connector.config.definitions import Definition, Key
 from isotherm.mqtt_proxy.bridge import connector_class as bridge
-from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.reference import markdown
 
 _INTRODUCTION = """A connector's configuration is a file of Java properties, JSON or TOML, or the body of
@@ -18,7 +18,7 @@ nearest known key; a value that is not allowed is an error."""
 
 def definitions() -> list[Definition]:
     """Every connector class of the suite: sources first."""
-    return [coap_keys.DEFINITION, bridge.DEFINITION, *(kind.definition for kind in KINDS.values())]
+    return [coap_keys.DEFINITION, bridge.DEFINITION, *(kind.definition for kind in installed_sinks().values())]
 
 
 def text() -> str:

@@ -9,12 +9,15 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import psycopg
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import RoundRobinPolicy
 from elasticsearch import Elasticsearch
 from hazelcast.client import HazelcastClient
 from hazelcast.protocol.codec import map_put_if_absent_codec, ringbuffer_add_all_codec, transaction_commit_codec
 from persisters_world import Seen, seen
+from psycopg.errors import UndefinedTable
+from psycopg.rows import dict_row
 
 KEYSPACE = "conformance"
 UNORDERED = ("SET", "MULTI_MAP")
@@ -88,6 +91,10 @@ class Store:
     def problems(self, written: Sequence[Seen]) -> list[str]:
         """The differences of the targets from what `written`, produced in that order, must give."""
         return [problem for held in self.held() if (problem := held.problem(written)) is not None]
+
+    def write_of(self, sequence: int) -> bytes:
+        """What is in the bytes of a write of the reading with this sequence."""
+        return b'"sequence":%d' % sequence
 
     def refuse_counts_above_32767(self) -> None:
         """Create the target first, with a narrower type than the schema's for `count`."""
@@ -185,6 +192,60 @@ class ScyllaStore(Store):
         profiles = {EXEC_PROFILE_DEFAULT: ExecutionProfile(load_balancing_policy=RoundRobinPolicy())}
         with Cluster(["127.0.0.1"], port=self.server.port, protocol_version=5, execution_profiles=profiles) as cluster:
             return [row._asdict() for row in cluster.connect().execute(query)]
+
+
+class PostgresqlStore(Store):
+    sink = "postgresql"
+    impatient = ("connect.postgresql.write.timeout.ms=1500",)
+    lost_answers = {"commit": b"COMMIT"}  # noqa: RUF012 - a constant
+
+    def __init__(self, server: Any) -> None:
+        super().__init__()
+        self.server = server
+
+    def lines(self, topic: str, port: int | None = None) -> list[str]:
+        return self._lines(f"SELECT * FROM {topic} AUTOCREATE", port)
+
+    def lines_by_device(self, topic: str, port: int | None = None) -> list[str]:
+        return self._lines(f"SELECT * FROM {topic} AUTOCREATE PK device_id", port)
+
+    def _lines(self, kcql: str, port: int | None) -> list[str]:
+        return [
+            "connect.postgresql.host=127.0.0.1",
+            f"connect.postgresql.port={port or self.server.port}",
+            f"connect.postgresql.database={self.server.database}",
+            f"connect.postgresql.username={self.server.user}",
+            f"connect.postgresql.password={self.server.password}",
+            f"connect.postgresql.kcql=INSERT INTO {self.target} {kcql}",
+        ]
+
+    def held(self) -> list[Held]:
+        rows = self._execute("SELECT device_id, window_start, revision FROM {t}")
+        return [
+            Held("table", [seen({**row, "window_start": int(row["window_start"].timestamp() * 1000)}) for row in rows])
+        ]
+
+    def latest(self) -> dict[str, int]:
+        return {row["device_id"]: row["sequence"] for row in self._execute("SELECT device_id, sequence FROM {t}")}
+
+    def write_of(self, sequence: int) -> bytes:
+        return b"ON CONFLICT"
+
+    def refuse_counts_above_32767(self) -> None:
+        self._execute(
+            "CREATE TABLE {t} (device_id text, metric text, window_start timestamptz, window_end timestamptz, "
+            "count smallint, sum float, mean float, min float, max float, stddev float, revision bigint, "
+            "PRIMARY KEY (device_id, metric, window_start, window_end))"
+        )
+
+    def _execute(self, query: str) -> list[dict[str, Any]]:
+        # A session of its own: one that saw the server die would be of no use.
+        with psycopg.connect(self.server.url, autocommit=True, row_factory=dict_row) as connection:
+            try:
+                cursor = connection.execute(query.replace("{t}", self.target).encode())
+            except UndefinedTable:
+                return []
+            return cursor.fetchall() if cursor.description else []
 
 
 def _request(codec: Any, flags: int = 0xC100) -> bytes:
@@ -287,5 +348,6 @@ STORES: dict[str, tuple[type[Store], str]] = {
     "elasticsearch": (ElasticsearchStore, "elasticsearch"),
     "scylla": (ScyllaStore, "cassandra"),
     "hazelcast": (HazelcastStore, "hazelcast"),
+    "postgresql": (PostgresqlStore, "postgresql"),
 }
 """By name, the kind and the fixture of its server."""

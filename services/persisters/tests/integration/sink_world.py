@@ -16,7 +16,7 @@ from isotherm.persisters.api.record import ProjectedRecord, Record
 from isotherm.persisters.api.row import Batch, FailedRow
 from isotherm.persisters.configuration import check, projector
 from isotherm.persisters.records.decoding import AvroDecoder
-from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.servicekit.avro import (
     SchemaRegistry,
     UnknownSchemaError,
@@ -49,7 +49,7 @@ class Writing:
     """One connector's projection and sink: what the loop does with a record, in the test's own thread."""
 
     def __init__(self, sink: str, schema: dict[str, Any], topic: str, config: Mapping[str, str]) -> None:
-        kind = KINDS[sink]
+        kind = installed_sinks()[sink]
         self.config = check(kind, from_mapping({"name": "n", "connector.class": sink, "topics": topic, **config}))
         schemas = OneSchema(schema)
         self.sink = kind.load().build(self.config, AvroDecoder(schemas), 2, lambda topic: f"id-of-{topic}")

@@ -92,7 +92,7 @@ def test_poison_becomes_dead_letters_with_its_bytes_and_the_rest_flows(
     assert task.stop() == 0
 
 
-@pytest.mark.parametrize("store", ["elasticsearch", "scylla"], indirect=True)
+@pytest.mark.parametrize("store", ["elasticsearch", "scylla", "postgresql"], indirect=True)
 def test_what_the_server_refuses_becomes_dead_letters_and_the_rest_of_its_batch_arrives(
     broker: Broker, store: Store, persister: Persisters
 ) -> None:
@@ -112,7 +112,7 @@ def test_what_the_server_refuses_becomes_dead_letters_and_the_rest_of_its_batch_
     assert task.stop() == 0
 
 
-@pytest.mark.parametrize("store", ["elasticsearch", "scylla"], indirect=True)
+@pytest.mark.parametrize("store", ["elasticsearch", "scylla", "postgresql"], indirect=True)
 def test_throw_commits_what_comes_before_the_record_that_the_server_refuses(
     broker: Broker, store: Store, persister: Persisters
 ) -> None:

@@ -19,7 +19,7 @@ import isotherm.schemas
 from isotherm.connector.config.files import from_mapping
 from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.configuration import check
-from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.persisters.sinks.elasticsearch.client import connect
 from isotherm.persisters.sinks.elasticsearch.retention import ExpiredIndices
 from isotherm.persisters.sinks.elasticsearch.retention_job import RetentionJob, running
@@ -144,7 +144,7 @@ def retention(url: str, index: str, **more: str) -> Any:
     kcql = f"INSERT INTO {index} SELECT * FROM t WITHINDEXSUFFIX -{{YYYY.MM.DD}}"
     given = {"name": f"r-{index}", "connector.class": "elastic", "topics": "t", "url": url, "kcql": kcql}
     given |= {"retention.days": "7", **{key.replace("__", "."): value for key, value in more.items()}}
-    return check(KINDS["elasticsearch"], from_mapping(given))
+    return check(installed_sinks()["elasticsearch"], from_mapping(given))
 
 
 def existing(client: Elasticsearch, index: str) -> set[str]:
@@ -240,7 +240,7 @@ def test_tls_checks_the_server_and_a_client_that_trusts_nobody_is_told(
     for one in (trusting, stranger):
         one.sink.close()
     absent = check(
-        KINDS["elasticsearch"],
+        installed_sinks()["elasticsearch"],
         from_mapping(
             {"name": "n", "connector.class": "elastic", "topics": "t", "url": url, "kcql": kcql}
             | {"ssl.certificate.authorities": str(tmp_path / "absent.pem")}

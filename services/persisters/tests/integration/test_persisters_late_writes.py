@@ -25,7 +25,7 @@ def relay(store: Store) -> Iterator[Relay]:
         yield made
 
 
-@pytest.mark.parametrize("store", ["elasticsearch", "hazelcast"], indirect=True)
+@pytest.mark.parametrize("store", ["elasticsearch", "hazelcast", "postgresql"], indirect=True)
 @pytest.mark.parametrize("is_known", [True, False], ids=["known", "new"])
 def test_a_late_write_of_a_former_owner_replaces_nothing_newer(
     readings: Broker, store: Store, persister: Persisters, relay: Relay, is_known: bool
@@ -37,7 +37,7 @@ def test_a_late_write_of_a_former_owner_replaces_nothing_newer(
     before.start()
     before.until_read(first + 1)
     before.until("committed", lambda: sum(readings.committed(before.group)) == first + 1)
-    relay.hold_next(b'"sequence":%d' % first)
+    relay.hold_next(store.write_of(first))
     readings.produce((DEVICE, readings.reading(DEVICE, first)))
     before.until("a write is held", relay.held.is_set)
     before.kill()

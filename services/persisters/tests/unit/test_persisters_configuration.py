@@ -13,7 +13,7 @@ from isotherm.connector.config.validation import InvalidConfigError
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
 from isotherm.persisters.__main__ import main
 from isotherm.persisters.configuration import check, dead_letter_topic, error_policy, subscription
-from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.persisters.sinks.elasticsearch.client import nodes
 from isotherm.persisters.sinks.hazelcast.sink import structure_of
 
@@ -65,7 +65,7 @@ def elastic_config(**more: str) -> ConnectorConfig:
 
 def problems(sink: str, given: ConnectorConfig) -> str:
     with pytest.raises(InvalidConfigError) as caught:
-        check(KINDS[sink], given)
+        check(installed_sinks()[sink], given)
     return "\n".join(caught.value.problems)
 
 
@@ -75,7 +75,7 @@ def test_a_separator_that_encodes_ids_is_refused() -> None:
 
 
 def test_document_a_runs_unchanged() -> None:
-    found = check(KINDS["hazelcast"], parse(HAZELCAST_OF_DOCUMENT_A))
+    found = check(installed_sinks()["hazelcast"], parse(HAZELCAST_OF_DOCUMENT_A))
     assert found.integer("tasks.max") == 1
     assert found.items("connect.hazelcast.cluster.members") == ["localhost"]
     assert found.text("connect.hazelcast.group.name") == "dev"
@@ -88,14 +88,14 @@ def test_document_a_without_storeas_is_a_ring_buffer_and_says_so() -> None:
     text = (
         "INSERT INTO sensor_ringbuffer SELECT sensor_id, timestamp, temperature FROM coap_sensor_topic WITH FORMAT JSON"
     )
-    found = check(KINDS["hazelcast"], hazelcast(text, topics="coap_sensor_topic"))
+    found = check(installed_sinks()["hazelcast"], hazelcast(text, topics="coap_sensor_topic"))
     assert structure_of(found.statements[0]) == "RING_BUFFER"
     assert any("no STOREAS: stored in a RING_BUFFER" in notice.message for notice in found.notices)
 
 
 def test_document_c_runs_unchanged_with_its_references_resolved_late() -> None:
     written = parse(ELASTIC_OF_DOCUMENT_C)
-    assert check(KINDS["elasticsearch"], written).text("tasks.max") == "${env:MAX_TASKS}"
+    assert check(installed_sinks()["elasticsearch"], written).text("tasks.max") == "${env:MAX_TASKS}"
     environ = {
         "MAX_TASKS": "3",
         "ELASTIC_SEARCH_HOST": "es.example",
@@ -103,7 +103,7 @@ def test_document_c_runs_unchanged_with_its_references_resolved_late() -> None:
         "ELASTIC_SEARCH_CLUSTER": "smart-home",
         "ELASTIC_SEARCH_INDEX_AUTO_CREATE": "true",
     }
-    found = check(KINDS["elasticsearch"], written.resolved(environ))
+    found = check(installed_sinks()["elasticsearch"], written.resolved(environ))
     assert found.integer("tasks.max") == 3
     assert nodes(found) == ["http://es.example:9201"]
 
@@ -120,7 +120,7 @@ def test_the_other_statements_of_document_c(kcql: str) -> None:
     given = files.from_mapping(
         {"name": "n", "connector.class": "elasticsearch", "topics": "topicA", "connect.elastic.kcql": kcql}
     )
-    found = check(KINDS["elasticsearch"], given)
+    found = check(installed_sinks()["elasticsearch"], given)
     assert found.statements
     told = "\n".join(notice.message for notice in found.notices)
     assert "Elasticsearch index names are lower case only: indexA" in told
@@ -145,22 +145,22 @@ def test_names_that_no_index_can_have(kcql: str, expected: str) -> None:
 
 def test_a_prefix_is_part_of_the_name_once_it_is_known() -> None:
     assert "'*' is not allowed" in problems("elasticsearch", elastic_config(tableprefix="x*"))
-    assert check(KINDS["elasticsearch"], elastic_config(tableprefix="${env:PREFIX}")).notices == ()
-    (notice,) = check(KINDS["elasticsearch"], elastic_config(tableprefix="Home-")).notices
+    assert check(installed_sinks()["elasticsearch"], elastic_config(tableprefix="${env:PREFIX}")).notices == ()
+    (notice,) = check(installed_sinks()["elasticsearch"], elastic_config(tableprefix="Home-")).notices
     assert "Home-a is written as home-a" in notice.message
 
 
 def test_the_native_form() -> None:
-    found = check(KINDS["scylla"], parse(NATIVE_SCYLLA, form="toml"))
+    found = check(installed_sinks()["scylla"], parse(NATIVE_SCYLLA, form="toml"))
     assert found.items("connect.cassandra.contact.points") == ["s1", "s2", "s3"]
-    assert error_policy(KINDS["scylla"], found) == ErrorPolicy(Policy.RETRY, dead_letters=True)
+    assert error_policy(installed_sinks()["scylla"], found) == ErrorPolicy(Policy.RETRY, dead_letters=True)
     assert dead_letter_topic(found) == "temperature-to-scylla.dead-letters"
 
 
 def test_a_named_dead_letter_topic_enables_dead_letters() -> None:
     given = hazelcast("INSERT INTO a SELECT * FROM t", **{"errors.deadletterqueue.topic.name": "dead"})
-    assert dead_letter_topic(check(KINDS["hazelcast"], given)) == "dead"
-    without = check(KINDS["hazelcast"], hazelcast("INSERT INTO a SELECT * FROM t"))
+    assert dead_letter_topic(check(installed_sinks()["hazelcast"], given)) == "dead"
+    without = check(installed_sinks()["hazelcast"], hazelcast("INSERT INTO a SELECT * FROM t"))
     assert dead_letter_topic(without) is None
 
 
@@ -216,7 +216,7 @@ def test_a_partial_upsert_of_a_topic_with_revisions_is_refused_where_its_schema_
     told = problems("elasticsearch", files.from_mapping(given | {"kcql": partial}))
     assert "a partial UPSERT would mix fields of several revisions" in told
     whole = "UPSERT INTO a SELECT * FROM temperatures.aggregated PK device_id"
-    assert check(KINDS["elasticsearch"], files.from_mapping(given | {"kcql": whole})).statements
+    assert check(installed_sinks()["elasticsearch"], files.from_mapping(given | {"kcql": whole})).statements
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_scylla_needs_a_keyspace() -> None:
     given = {"name": "n", "connector.class": "cassandra", "topics": "t", "kcql": "INSERT INTO a SELECT * FROM t"}
     assert "no keyspace: set connect.cassandra.key.space" in problems("scylla", files.from_mapping(given))
     given["kcql"] = "INSERT INTO ks.a SELECT * FROM t"
-    assert check(KINDS["scylla"], files.from_mapping(given)).statements
+    assert check(installed_sinks()["scylla"], files.from_mapping(given)).statements
 
 
 def test_topics_are_needed_once_and_must_be_read() -> None:
@@ -246,7 +246,7 @@ def test_topics_are_needed_once_and_must_be_read() -> None:
     assert "exactly one of topics and topics.regex" in problems("hazelcast", hazelcast(statement, topics=""))
     both = hazelcast(statement, **{"topics.regex": "t.*"})
     assert "exactly one of topics and topics.regex" in problems("hazelcast", both)
-    by_pattern = check(KINDS["hazelcast"], hazelcast(statement, topics="", **{"topics.regex": "t.*"}))
+    by_pattern = check(installed_sinks()["hazelcast"], hazelcast(statement, topics="", **{"topics.regex": "t.*"}))
     assert subscription(by_pattern) == ["^(t.*)$"]
     other = hazelcast(statement, topics="", **{"topics.regex": "u.*"})
     assert "does not match 't'" in problems("hazelcast", other)
@@ -300,7 +300,7 @@ def test_every_problem_of_every_part_is_told_at_once() -> None:
         "connect.elastic.retention.dais": "7",
     }
     with pytest.raises(InvalidConfigError) as caught:
-        check(KINDS["elasticsearch"], files.from_mapping(given))
+        check(installed_sinks()["elasticsearch"], files.from_mapping(given))
     told = "\n".join(caught.value.problems)
     for expected in (
         "tasks.max: '0'",
@@ -319,6 +319,6 @@ def test_run_refuses_what_validate_refuses(tmp_path: Path, capsys: pytest.Captur
     file = tmp_path / "foreign.properties"
     file.write_text("name=x\nconnector.class=org.acme.Sink\ntopics=t\n", encoding="utf-8")
     assert main(["run", str(file)]) == 2
-    assert "'org.acme.Sink' is no sink of this package" in capsys.readouterr().err
+    assert "'org.acme.Sink' is no sink that is installed" in capsys.readouterr().err
     assert main(["run", "--sink", "scylla", str(tmp_path / "absent")]) == 2
     assert "No such file" in capsys.readouterr().err

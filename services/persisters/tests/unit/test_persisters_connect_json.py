@@ -16,7 +16,7 @@ from isotherm.connector.config.files import from_mapping
 from isotherm.persisters.api.record import ProjectedRecord, Record
 from isotherm.persisters.configuration import check, projector
 from isotherm.persisters.records.connect_json import EnvelopeError, EnvelopeReader
-from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.settings import RegistrySettings
 
@@ -122,7 +122,7 @@ def prepared(data: bytes, **config: str) -> ProjectedRecord:
     """The row of a connector for a value."""
     kcql = "INSERT INTO a SELECT * FROM t"
     given = {"name": "n", "connector.class": "elasticsearch", "topics": "t", "kcql": kcql, "url": "http://h:1"}
-    kind = KINDS["elasticsearch"]
+    kind = installed_sinks()["elasticsearch"]
     validated = check(kind, from_mapping(given | {key.replace("__", "."): text for key, text in config.items()}))
     return projector(kind, validated, SchemaRegistry(RegistrySettings()))(Record("t", 0, 0, 0, None, data, ()))
 

@@ -16,7 +16,7 @@ from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.configuration import check
 from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.cassandra.sink import load_balancing
-from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.persisters.sinks.elasticsearch.client import connect, nodes
 
 
@@ -56,7 +56,7 @@ def test_credentials_travel_with_every_request(given: dict[str, str], expected: 
 )
 def test_load_balancing_of_scylla(named: str, expected: str) -> None:
     given = {"name": "n", "connector.class": "scylla", "topics": "t", "kcql": "INSERT INTO k.a SELECT * FROM t"}
-    found = check(KINDS["scylla"], files.from_mapping(given | {"load.balancing.policy": named}))
+    found = check(installed_sinks()["scylla"], files.from_mapping(given | {"load.balancing.policy": named}))
     assert type(load_balancing(found)).__name__ == expected
 
 
@@ -64,11 +64,11 @@ def test_tls_files_that_are_not_there_or_hold_something_else(tmp_path: Path) -> 
     given = {"name": "n", "connector.class": "scylla", "topics": "t", "kcql": "INSERT INTO k.a SELECT * FROM t"}
     wrong = tmp_path / "authorities.pem"
     for key in ("ssl.certificate.authorities", "ssl.certificate"):
-        found = check(KINDS["scylla"], files.from_mapping(given | {key: str(wrong)}))
+        found = check(installed_sinks()["scylla"], files.from_mapping(given | {key: str(wrong)}))
         with pytest.raises(SinkConfigError, match=rf"connect\.cassandra\.{key}: there is no file"):
             tls.context(found, "connect.cassandra")
     wrong.write_text("no certificate", encoding="utf-8")
-    found = check(KINDS["scylla"], files.from_mapping(given | {"ssl.certificate": str(wrong)}))
+    found = check(installed_sinks()["scylla"], files.from_mapping(given | {"ssl.certificate": str(wrong)}))
     with pytest.raises(SinkConfigError, match=r"connect\.cassandra\.ssl: "):
         tls.context(found, "connect.cassandra")
 
@@ -79,7 +79,7 @@ def elastic_config(**more: str) -> ConnectorConfig:
 
 
 def elastic(**more: str) -> Validated:
-    return check(KINDS["elasticsearch"], elastic_config(**more))
+    return check(installed_sinks()["elasticsearch"], elastic_config(**more))
 
 
 @pytest.mark.parametrize(

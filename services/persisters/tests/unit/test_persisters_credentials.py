@@ -11,7 +11,7 @@ from isotherm.connector.distributed.controller import Controller, TaskPlan
 from isotherm.connector.state.desired_state import PARTITIONS, DesiredState
 from isotherm.connector.state.target_follower import Target
 from isotherm.persisters.configuration import check
-from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.persisters.sinks.catalog import installed_sinks
 
 GIVEN = {"connector.class": "elasticsearch", "topics": "t", "connect.elastic.kcql": "INSERT INTO a SELECT * FROM t"}
 ADDRESSES = (
@@ -28,7 +28,7 @@ ADDRESSES = (
 def test_credentials_in_an_address_are_refused_and_not_repeated(address: dict[str, str]) -> None:
     given = GIVEN | {"name": "e"} | {f"connect.elastic.{key}": value for key, value in address.items()}
     with pytest.raises(InvalidConfigError) as refused:
-        check(KINDS["elasticsearch"], files.from_mapping(given))
+        check(installed_sinks()["elasticsearch"], files.from_mapping(given))
     (problem,) = refused.value.problems
     assert problem.endswith("set connect.elastic.use.http.username and connect.elastic.use.http.password instead")
     assert not any(part in problem for part in ("elastic:", "one", "pw12345"))
@@ -36,7 +36,7 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(address: dict[st
 
 def test_a_failed_connector_does_not_tell_them_either() -> None:
     def plan(given: files.ConnectorConfig) -> TaskPlan:
-        check(KINDS["elasticsearch"], given)
+        check(installed_sinks()["elasticsearch"], given)
         return TaskPlan(1)
 
     controller = Controller("g", plan, mask=lambda given, text: mask_of(given, {})(text))

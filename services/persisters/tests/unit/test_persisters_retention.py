@@ -10,7 +10,7 @@ from isotherm.connector.config import files
 from isotherm.connector.config.validation import InvalidConfigError, Validated
 from isotherm.kcql.dates import format_suffix
 from isotherm.persisters.configuration import check
-from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.persisters.sinks.elasticsearch.retention import (
     ExpiredIndices,
     IndexSeries,
@@ -116,7 +116,10 @@ def test_a_suffix_that_does_not_tell_the_age(suffix: str) -> None:
 
 def elastic(kcql: str, **more: str) -> Validated:
     base = {"name": "n", "connector.class": "elastic", "topics": "t", "kcql": kcql}
-    return check(KINDS["elasticsearch"], files.from_mapping(base | {k.replace("__", "."): v for k, v in more.items()}))
+    return check(
+        installed_sinks()["elasticsearch"],
+        files.from_mapping(base | {k.replace("__", "."): v for k, v in more.items()}),
+    )
 
 
 def test_the_keys_of_retention() -> None:

@@ -38,6 +38,7 @@ class Ports:
     hazelcast: int = 5701
     hazelcast_second: int = 5702
     connect: int = 8083
+    postgresql: int = 5432
 
     def __post_init__(self) -> None:
         seen: dict[int, str] = {}

@@ -26,13 +26,14 @@ from isotherm.stack.servers.connect import Connect
 from isotherm.stack.servers.elasticsearch import Elasticsearch
 from isotherm.stack.servers.hazelcast import Hazelcast
 from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.postgresql import Postgresql
 from isotherm.stack.servers.registry import Registry
 from isotherm.stack.servers.server import Server
 from isotherm.stack.stack import Stack
 
 DOCUMENTED_HAZELCAST_PORT = 5701
 
-_SHARED = frozenset(("kafka", "registry", "elasticsearch", "cassandra", "hazelcast"))
+_SHARED = frozenset(("kafka", "registry", "elasticsearch", "cassandra", "hazelcast", "postgresql"))
 """Servers that all tests of a session share, by the names of their fixtures."""
 
 _started_stack: pytest.StashKey[Stack] = pytest.StashKey()
@@ -115,6 +116,13 @@ def hazelcast(stack: Stack, pytestconfig: pytest.Config) -> Hazelcast:
     """The session's Hazelcast member, ready; ``.address`` and ``.cluster_name``."""
     _up(stack, pytestconfig, "hazelcast")
     return stack.hazelcast
+
+
+@pytest.fixture(scope="session")
+def postgresql(stack: Stack, pytestconfig: pytest.Config) -> Postgresql:
+    """The session's PostgreSQL, ready; ``.url`` and ``.port``."""
+    _up(stack, pytestconfig, "postgresql")
+    return stack.postgresql
 
 
 @pytest.fixture(scope="module")

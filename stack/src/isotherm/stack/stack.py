@@ -13,6 +13,7 @@ from isotherm.stack.servers.connect import Connect
 from isotherm.stack.servers.elasticsearch import Elasticsearch
 from isotherm.stack.servers.hazelcast import DEFAULT_BACKUPS, Hazelcast, SecondHazelcast
 from isotherm.stack.servers.kafka import Kafka, NodePorts
+from isotherm.stack.servers.postgresql import Postgresql
 from isotherm.stack.servers.registry import Registry
 from isotherm.stack.servers.server import (
     READY_TIMEOUT_S,
@@ -65,7 +66,8 @@ class Stack:
             *self.cassandra_cluster.nodes,
             *self.hazelcast_cluster.nodes,
         ]
-        every = [*self._standard, self.hazelcast_second, self.connect]
+        self.postgresql = Postgresql(self.folder / "postgresql", runtime, port=self.ports.postgresql)
+        every = [*self._standard, self.hazelcast_second, self.connect, self.postgresql]
         self.servers: dict[str, Server] = {server.name: server for server in every}
 
     def _make_kafka(self, runtime: Runtime, brokers: int, advertised: Sequence[int]) -> None:
@@ -134,7 +136,7 @@ class Stack:
     def select(self, names: Iterable[str] | None = None) -> list[Server]:
         """The servers with these names. Raises UnknownServer.
 
-        Without names: the suite's five servers, and the second Hazelcast member and Connect if they run.
+        Without names: the suite's five servers, and the second Hazelcast member, Connect and PostgreSQL if they run.
         """
         if names is None:
             return [server for server in self.servers.values() if server in self._standard or server.alive()]

@@ -35,17 +35,21 @@ class Identity:
 
 ITSELF = Identity((), changes_owner=False)
 IN_USER_NAMESPACE = Identity(("unshare", "-U", "--map-user=1000", "--map-group=1000"), changes_owner=False)
+NOBODY_IN_USER_NAMESPACE = Identity(
+    ("unshare", "-U", f"--map-user={_NOBODY}", f"--map-group={_NOBODY}"), changes_owner=False
+)
+"""For programs that look their user up: it is one that every system has."""
 NOBODY = Identity(("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"), changes_owner=True)
 
 
-def choose_identity() -> Identity:
+def choose_identity(in_namespace: Identity = IN_USER_NAMESPACE) -> Identity:
     """Return how to start a program without being root. Raises CannotDropRoot, saying what was tried.
 
     A user namespace comes first: root's files need no new owner there and may lie below a private home.
     """
     if os.geteuid() != 0:
         return ITSELF
-    for identity in (IN_USER_NAMESPACE, NOBODY):
+    for identity in (in_namespace, NOBODY):
         if _succeeds([*identity.prefix, "true"]):
             return identity
     raise CannotDropRoot(

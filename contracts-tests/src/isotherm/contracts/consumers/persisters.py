@@ -21,7 +21,8 @@ from isotherm.persisters.configuration import check
 from isotherm.persisters.records.decoding import key_decoder, value_decoder
 from isotherm.persisters.records.documents import to_json
 from isotherm.persisters.records.projection import Projector
-from isotherm.persisters.sinks.catalog import KINDS, SinkKind
+from isotherm.persisters.sinks.catalog import installed_sinks
+from isotherm.persisters.sinks.plugin import SinkKind
 from isotherm.schemas import schema
 
 ELASTICSEARCH, CASSANDRA, HAZELCAST = "persisters-elasticsearch", "persisters-cassandra", "persisters-hazelcast"
@@ -48,7 +49,7 @@ _ENVIRONMENT = {
 @cache
 def _connectors(consumer: str) -> tuple[SinkKind, tuple[Validated, ...]]:
     kind_name, files = CONNECTORS[consumer]
-    kind = KINDS[kind_name]
+    kind = installed_sinks()[kind_name]
     read = [config.read(EXAMPLES / Path(file)) for file in files]
     if consumer == ELASTICSEARCH:
         # A persister drains any topic: this is the plainest way to say so.

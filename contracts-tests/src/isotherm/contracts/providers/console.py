@@ -20,7 +20,7 @@ from isotherm.contracts import seam
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
-from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.servicekit.avro import Decoder
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
@@ -48,7 +48,7 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         new_id=lambda: "write-1",
     )
     control = ConnectorControl(cluster, writer, lambda: scenario.START_MS)
-    definition = KINDS["hazelcast"].definition
+    definition = installed_sinks()["hazelcast"].definition
     cluster.update_plugin(definition.klass, plugin_record(definition, "0.9.0"))
     for name, task, classes in ((EVERY_CONNECTOR, CONNECTOR_ITSELF, [definition.klass]), (_SERVICE, 0, [])):
         cluster.update_status(f"{name}/{task}/host:1", _status(name, task, classes))

@@ -23,7 +23,7 @@ from isotherm.persisters.configuration import check, projector
 from isotherm.persisters.distributed import SinkClasses
 from isotherm.persisters.service import TaskAssignment, _Task
 from isotherm.persisters.settings import PersistersSettings
-from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.persisters.task.metrics import TaskMetrics
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
@@ -41,7 +41,7 @@ class SinkAwayError(Exception):
 def messages(harness: Harness) -> Mapping[str, Message]:
     """Return the status of a task, its connector and its class, a dead letter, and the status of a worker."""
     text = (EXAMPLES / "demo" / "coap-to-hazelcast.properties").read_text(encoding="utf-8")
-    written, kind = files.parse(text + _DEAD_LETTERS, form="properties"), KINDS["hazelcast"]
+    written, kind = files.parse(text + _DEAD_LETTERS, form="properties"), installed_sinks()["hazelcast"]
     config = check(kind, written.resolved(_SECRETS))
     registry, assignment = CollectorRegistry(), TaskAssignment(kind, written, config, 0)
     metrics = TaskMetrics(registry, config.name, 0)

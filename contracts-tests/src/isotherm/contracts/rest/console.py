@@ -31,7 +31,7 @@ from isotherm.console.errors import NotFoundError
 from isotherm.console.records.decoding import value_decoder
 from isotherm.console.settings import ConsoleSettings
 from isotherm.contracts.pact import scenario
-from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.servicekit.avro import Decoder, JsonSchema, SchemaRegistry
 from isotherm.servicekit.health import Health
 
@@ -194,7 +194,7 @@ class Console:
         vars(self.store.rules).update(vars(Rules()))
         rules = self.store.rules
         vars(self.store).update(vars(MemoryStore(self.cluster)), rules=rules)
-        definition = KINDS["hazelcast"].definition
+        definition = installed_sinks()["hazelcast"].definition
         self.cluster.update_plugin(definition.klass, plugin_record(definition, "0.9.0"))
         self.say(EVERY_CONNECTOR, CONNECTOR_ITSELF, classes=[definition.klass])
 

@@ -1,1 +1,1 @@
-"""Topics into Elasticsearch, Cassandra/Scylla and Hazelcast, routed by KCQL."""
+"""Topics into stores, routed by KCQL: one loop, and sinks that are plug-ins."""

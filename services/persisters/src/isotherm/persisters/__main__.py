@@ -14,7 +14,7 @@ from isotherm.persisters import distributed, offset_commands
 from isotherm.persisters.configuration import load
 from isotherm.persisters.service import TaskAssignment, run_task
 from isotherm.persisters.settings import PersistersSettings
-from isotherm.persisters.sinks.catalog import MissingExtraError
+from isotherm.persisters.sinks.plugin import MissingExtraError
 from isotherm.servicekit import lifecycle
 from isotherm.servicekit.command import ServiceCommand
 from isotherm.servicekit.lifecycle import Exit, Stop
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _validate(given[1:])
     command = ServiceCommand(
         SERVICE,
-        "Topics into Elasticsearch, Cassandra or Scylla, and Hazelcast, routed by KCQL.",
+        "Topics into stores, routed by KCQL.",
         PersistersSettings,
         lambda settings, arguments: _run(settings, arguments, given),
         _add_arguments,

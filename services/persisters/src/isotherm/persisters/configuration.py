@@ -25,7 +25,8 @@ from isotherm.persisters.consuming.fetch_positions import START_OFFSETS
 from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.decoding import key_decoder, value_decoder
 from isotherm.persisters.records.projection import Projector
-from isotherm.persisters.sinks.catalog import KINDS, SinkKind
+from isotherm.persisters.sinks.catalog import find_sink, installed_sinks, unknown_class
+from isotherm.persisters.sinks.plugin import SinkKind
 from isotherm.servicekit.avro import SchemaRegistry
 
 _START = "consumer.override.auto.offset.reset"
@@ -35,7 +36,7 @@ def load(sink: str | None, file: Path, *, resolve: bool) -> tuple[ConnectorConfi
     """Read and check a connector's file.
 
     Args:
-        sink: name of the kind of sink (a key of KINDS); None takes it from `connector.class`.
+        sink: name of the kind of sink (a key of `installed_sinks`); None takes it from `connector.class`.
         file: the file.
         resolve: whether references to environment variables and files are replaced before the check.
 
@@ -43,11 +44,11 @@ def load(sink: str | None, file: Path, *, resolve: bool) -> tuple[ConnectorConfi
     with every problem, MissingExtraError.
     """
     read = config_files.read(file)
-    kinds = [KINDS[sink]] if sink else [kind for kind in KINDS.values() if kind.definition.answers_to(read.klass)]
-    if not kinds:
-        known = ", ".join(KINDS)
-        raise ConfigError([f"{file}: connector.class: {read.klass!r} is no sink of this package ({known})"])
-    return read, kinds[0], check(kinds[0], read.resolved(os.environ) if resolve else read)
+    kinds = installed_sinks()
+    kind = kinds[sink] if sink else find_sink(read.klass, kinds.values())
+    if kind is None:
+        raise ConfigError([f"{file}: {unknown_class(read.klass, kinds.values())}"])
+    return read, kind, check(kind, read.resolved(os.environ) if resolve else read)
 
 
 def check(kind: SinkKind, config: ConnectorConfig) -> Validated:

@@ -12,8 +12,12 @@ from isotherm.connector.distributed.task_launch import TaskLaunch, run_launched_
 from isotherm.persisters.configuration import check
 from isotherm.persisters.service import VERSION, TaskAssignment, run_task
 from isotherm.persisters.settings import PersistersSettings
-from isotherm.persisters.sinks.catalog import KINDS, MissingExtraError, SinkKind
+from isotherm.persisters.sinks.catalog import find_sink, installed, installed_sinks, unknown_class
+from isotherm.persisters.sinks.plugin import MissingExtraError, SinkKind
+from isotherm.servicekit import logs
 from isotherm.servicekit.lifecycle import Stop
+
+_log = logs.logger(__name__)
 
 
 class SinkClasses:
@@ -23,7 +27,9 @@ class SinkClasses:
 
     def __init__(self, sink: str | None) -> None:
         """Raises MissingExtraError if no sink can run."""
-        candidates = [KINDS[sink]] if sink else list(KINDS.values())
+        candidates = [installed_sinks()[sink]] if sink else list(installed_sinks().values())
+        for problem in installed().problems:
+            _log.warning("a plug-in cannot be used", reason=problem)
         missing: list[str] = []
         self._kinds: list[SinkKind] = []
         for kind in candidates:
@@ -44,11 +50,10 @@ class SinkClasses:
 
 def _kind_of(config: ConnectorConfig, kinds: Iterable[SinkKind]) -> SinkKind:
     kinds = list(kinds)
-    for kind in kinds:
-        if kind.definition.answers_to(config.klass):
-            return kind
-    known = ", ".join(kind.definition.klass for kind in kinds)
-    raise ConfigError([f"connector.class: {config.klass!r} is none of this worker's classes ({known})"])
+    kind = find_sink(config.klass, kinds)
+    if kind is None:
+        raise ConfigError([unknown_class(config.klass, kinds)])
+    return kind
 
 
 def run_worker_task(settings: PersistersSettings, prepare: Callable[[], None]) -> int:
@@ -56,7 +61,7 @@ def run_worker_task(settings: PersistersSettings, prepare: Callable[[], None]) -
 
     def work(launch: TaskLaunch, stop: Stop) -> int:
         prepare()
-        kind = _kind_of(launch.config, KINDS.values())
+        kind = _kind_of(launch.config, installed_sinks().values())
         validated = check(kind, launch.config.resolved(os.environ))
         return run_task(settings, TaskAssignment(kind, launch.config, validated, launch.task, launch), stop)
 

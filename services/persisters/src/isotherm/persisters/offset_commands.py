@@ -20,7 +20,8 @@ from isotherm.connector.offsets.replay import (
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.configuration import load, subscription
 from isotherm.persisters.settings import PersistersSettings
-from isotherm.persisters.sinks.catalog import KINDS, MissingExtraError
+from isotherm.persisters.sinks.catalog import installed_sinks
+from isotherm.persisters.sinks.plugin import MissingExtraError
 from isotherm.servicekit.command import Job
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.kafka.errors import reason_of
@@ -30,7 +31,9 @@ from isotherm.servicekit.settings import SettingsError
 
 def add_file_arguments(parser: argparse.ArgumentParser, *, needs_file: bool = True) -> None:
     """Add the arguments that name a connector."""
-    parser.add_argument("--sink", choices=sorted(KINDS), help="kind of the sink; must fit the file's connector.class")
+    parser.add_argument(
+        "--sink", choices=sorted(installed_sinks()), help="kind of the sink; must fit the file's connector.class"
+    )
     parser.add_argument(
         "file", type=Path, nargs=None if needs_file else "?", help="the connector's file: properties, JSON or TOML"
     )

@@ -38,7 +38,7 @@ from isotherm.persisters.consuming.membership import Membership
 from isotherm.persisters.consuming.topic_ids import TopicIds
 from isotherm.persisters.records.decoding import AvroDecoder
 from isotherm.persisters.settings import PersistersSettings
-from isotherm.persisters.sinks.catalog import SinkKind
+from isotherm.persisters.sinks.plugin import SinkKind
 from isotherm.persisters.task.dead_letter_sender import DeadLetterSender, ensure_dead_letter_topic
 from isotherm.persisters.task.loop import Loop
 from isotherm.persisters.task.loop_settings import LoopSettings
@@ -53,8 +53,6 @@ from isotherm.servicekit.lifecycle import Exit, Stop
 
 _log = logs.logger(__name__)
 
-_NOISY_LOGGERS = ("elastic_transport", "elasticsearch", "cassandra", "hazelcast")
-"""Clients that log every request and reconnection; the loop logs what matters of it."""
 _LIST_TIMEOUT_S = 10.0
 _ANNOUNCE_TIMEOUT_S = 5.0
 _DRAIN_SHARE = 0.6
@@ -79,7 +77,7 @@ class TaskAssignment:
 def run_task(settings: PersistersSettings, assignment: TaskAssignment, stop: Stop) -> int:
     """Run the task until `stop`, following its connector's target state, and return the exit code."""
     config, task = assignment.config, assignment.task
-    for name in _NOISY_LOGGERS:
+    for name in assignment.kind.noisy_loggers:
         logging.getLogger(name).setLevel(logging.ERROR)
     for notice in config.notices:
         _log.warning("configuration", key=notice.key, notice=notice.message)

@@ -1,4 +1,4 @@
-"""The interface between the task's loop and a sink: `open`, `write`, `close`.
+"""The interface between the task's loop and a sink: `open`, `write`, `close`, and for some sinks two more.
 
 Batches, error policies, retries and commits are the loop's.
 """
@@ -6,7 +6,7 @@ Batches, error policies, retries and commits are the loop's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from isotherm.persisters.api.row import Batch, FailedRow
 
@@ -54,3 +54,20 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Release connections; safe to call at any time."""
+
+
+@runtime_checkable
+class PartitionedSink(Sink, Protocol):
+    """A sink that keeps something for each partition (a cache, a file, a transaction) has these two methods as well.
+
+    The loop's thread calls them while it rebalances, so they must not ask the store. What they raise stops the task.
+    """
+
+    def open_partitions(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Take partitions, each a topic and a number, from which `write` may get rows from now on."""
+
+    def close_partitions(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Forget partitions: another task may write their rows from now on.
+
+        Their writes are answered, unless the store took longer than `drain_timeout_ms`: then `write` may still run.
+        """

@@ -26,3 +26,11 @@ def null_behaviour_problems(statement: Statement) -> list[str]:
 def has_target_per_record(statement: Statement) -> bool:
     """Whether each record names its target itself: a record that names none must not stop the others."""
     return statement.target_from is not None or statement.dynamic_target is not None
+
+
+def pk_names(statement: Statement) -> list[str]:
+    """Return the names of the PK paths in a row: the alias of the field, else the last segment."""
+    aliases = {field.path: field.alias for field in statement.fields if field.alias is not None}
+    return [
+        aliases.get(path, path.segments[-1] if path.segments else path.part.value) for path in statement.primary_key
+    ]

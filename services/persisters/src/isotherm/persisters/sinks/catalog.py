@@ -1,105 +1,83 @@
-"""The kinds of sinks of this package. Their clients are extras and are imported only when a sink is used."""
+"""The sinks that are installed: the entry points of the group `isotherm.sinks`, of this package and of others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
+from isotherm.persisters.sinks.plugin import SinkKind
 
-from isotherm.connector.config.definitions import Definition
-from isotherm.connector.config.validation import Problem, Validated
-from isotherm.persisters.api.sink import Sink
-from isotherm.persisters.records.conventions import Conventions
-from isotherm.persisters.records.decoding import Decode
-from isotherm.persisters.sinks.cassandra import connector_keys as cassandra_keys
-from isotherm.persisters.sinks.elasticsearch import connector_keys as elasticsearch_keys
-from isotherm.persisters.sinks.hazelcast import connector_keys as hazelcast_keys
-
-Build = Callable[[Validated, Decode, int, Callable[[str], str]], Sink]
-"""From a configuration, a decoder of Avro values, the number of writers, and a function from a topic to its id."""
-FindProblems = Callable[[Validated], list[Problem]]
-BackgroundJob = Callable[[Validated, CollectorRegistry], AbstractContextManager[None]]
+GROUP = "isotherm.sinks"
 
 
-class SinkCode(NamedTuple):
-    """What a sink's modules provide."""
+class Installed(NamedTuple):
+    """What the entry points of a group gave."""
 
-    build: Build
-    problems: FindProblems
-    """What only the sink knows to be wrong in a configuration."""
-    notices: FindProblems = lambda _config: []
-    """What the sink assumes or changes, and the user should know."""
-    background_job: BackgroundJob = lambda _config, _registry: nullcontext()
-    """What the connector's first task does beside its loop, while it runs."""
-    retention_ms: Callable[[Validated], int | None] = lambda _config: None
-    """Time after which the sink deletes dated records, in milliseconds; None for never."""
+    kinds: Mapping[str, SinkKind]
+    """By name, in the order of the names."""
+    problems: Sequence[str]
+    """Why other entry points give no sink, one sentence each."""
 
 
-@dataclass(frozen=True)
-class SinkKind:
-    """One kind of sink."""
+def installed_sinks() -> Mapping[str, SinkKind]:
+    """Return the sinks that are installed, by the names that `--sink` takes, in their order."""
+    return installed().kinds
 
-    name: str
-    definition: Definition
-    prefix: str
-    """Of the configuration keys: `connect.elastic`."""
-    conventions: Conventions
 
-    def load(self) -> SinkCode:
-        """Import the sink's modules.
+@cache
+def installed() -> Installed:
+    """Return the installed sinks, and what is wrong with those that cannot be used; looked up once in a process."""
+    return read_entry_points(entry_points(group=GROUP))
 
-        Raises MissingExtraError if the sink's client is not installed.
-        """
+
+def read_entry_points(points: Iterable[EntryPoint]) -> Installed:
+    """Load entry points. One that is broken makes a problem, and not the end of a worker that needs another sink."""
+    kinds: dict[str, SinkKind] = {}
+    origins: dict[str, str] = {}
+    problems: list[str] = []
+    for point in sorted(points, key=lambda one: (one.name, one.value)):
+        origin = _origin(point)
         try:
-            return _LOADERS[self.name]()
-        except ModuleNotFoundError as error:
-            raise MissingExtraError(
-                f"--sink {self.name} needs the extra: pip install 'isotherm-persisters[{self.name}]' ({error})"
-            ) from None
+            kind = point.load()
+        except Exception as error:
+            problems.append(f"the sink {point.name!r} of {origin} cannot be imported: {type(error).__name__}: {error}")
+            continue
+        why = _unusable(point, kind, kinds, origins)
+        if why is not None:
+            problems.append(f"the sink {point.name!r} of {origin} is not used: {why}")
+            continue
+        kinds[kind.name] = kind
+        origins[kind.name] = origin
+    return Installed(kinds, problems)
 
 
-class MissingExtraError(Exception):
-    """The client library of a sink is not installed."""
+def find_sink(klass: str, kinds: Iterable[SinkKind]) -> SinkKind | None:
+    """Return the one of `kinds` that answers to a connector class; None if there is none."""
+    return next((kind for kind in kinds if kind.definition.answers_to(klass)), None)
 
 
-def _elasticsearch() -> SinkCode:
-    from isotherm.persisters.sinks.elasticsearch import retention_job, sink
-
-    return SinkCode(
-        lambda config, _decode, writers, _topic_id: sink.ElasticsearchSink(config, writers),
-        sink.problems,
-        sink.notices,
-        background_job=retention_job.running,
-        retention_ms=retention_job.retention_ms,
-    )
+def unknown_class(klass: str, kinds: Iterable[SinkKind]) -> str:
+    """Return the message about a connector class that none of `kinds` answers to: it names all that are there."""
+    known = ", ".join(f"{kind.definition.klass} ({kind.name})" for kind in kinds) or "none"
+    others = "".join(f"; {problem}" for problem in installed().problems)
+    return f"connector.class: {klass!r} is no sink that is installed ({known}){others}"
 
 
-def _scylla() -> SinkCode:
-    from isotherm.persisters.sinks.cassandra import sink
-
-    return SinkCode(lambda config, _decode, _writers, _topic_id: sink.CassandraSink(config), sink.problems)
-
-
-def _hazelcast() -> SinkCode:
-    from isotherm.persisters.sinks.hazelcast import sink
-
-    return SinkCode(
-        lambda config, decode, _writers, topic_id: sink.HazelcastSink(config, decode, topic_id),
-        sink.problems,
-        sink.notices,
-    )
+def _unusable(point: EntryPoint, kind: object, kinds: Mapping[str, SinkKind], origins: Mapping[str, str]) -> str | None:
+    if not isinstance(kind, SinkKind):
+        return f"{point.value} is no SinkKind but {type(kind).__name__}"
+    if kind.name != point.name:
+        return f"it calls itself {kind.name!r}, and its entry point must have that name"
+    if kind.name in kinds:
+        return f"{origins[kind.name]} has a sink of this name"
+    for known in kinds.values():
+        names = (kind.definition.klass, *kind.definition.aliases)
+        if taken := [name for name in names if known.definition.answers_to(name)]:
+            return f"{known.name!r} of {origins[known.name]} answers to {', '.join(taken)} already"
+    return None
 
 
-_LOADERS = {"elasticsearch": _elasticsearch, "scylla": _scylla, "hazelcast": _hazelcast}
-
-KINDS = {
-    "elasticsearch": SinkKind(
-        "elasticsearch", elasticsearch_keys.DEFINITION, elasticsearch_keys.PREFIX, Conventions(ttl_unit_ms=None)
-    ),
-    "scylla": SinkKind("scylla", cassandra_keys.DEFINITION, cassandra_keys.PREFIX, Conventions(ttl_unit_ms=1_000)),
-    "hazelcast": SinkKind("hazelcast", hazelcast_keys.DEFINITION, hazelcast_keys.PREFIX, Conventions(ttl_unit_ms=1)),
-}
-"""By the name that `--sink` takes."""
+def _origin(point: EntryPoint) -> str:
+    return "an unknown package" if point.dist is None else point.dist.name

@@ -6,7 +6,6 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -31,10 +30,12 @@ from isotherm.persisters.consuming.fetch_positions import (
 from isotherm.persisters.consuming.matching_topics import MatchingTopics
 from isotherm.persisters.consuming.subscription import Rebalances, Subscription
 from isotherm.persisters.task.loop_settings import LoopSettings
+from isotherm.persisters.task.observer import Observer
 from isotherm.persisters.task.opening import close_sink, open_sink
+from isotherm.persisters.task.partition_hooks import PartitionHooks
 from isotherm.persisters.task.read_pacing import ReadPacing
 from isotherm.persisters.task.task_failure import TaskFailedError
-from isotherm.persisters.task.writers import Attempt, WriteObserver, Writers
+from isotherm.persisters.task.writers import Attempt, Writers
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError
 from isotherm.servicekit.backoff import Backoff
@@ -55,13 +56,6 @@ _READ_PAUSE_MS = 2_000.0
 """How long polling stops after a write while all partition buffers are above their low mark.
 
 The loop does not pause the partitions for that: the client discards what it has fetched of a paused partition."""
-
-
-class Observer(WriteObserver, offsets.CommitObserver, Protocol):
-    """Is told of the loop's progress, by the loop's thread and by the writers' threads."""
-
-    def settled(self, partition: Partition, counts: Counts) -> None:
-        """Records got their outcome."""
 
 
 class Loop:
@@ -100,7 +94,7 @@ class Loop:
     ) -> None:
         self._settings = settings
         self._consumer = consumer
-        self._sink = sink
+        self._sink, self._hooks = sink, PartitionHooks(sink)
         self._project = project
         self._try_project_batch = try_project_batch
         self._policy = policy
@@ -344,12 +338,15 @@ class Loop:
             self.buffers.assign((found.topic, found.partition), committed, counts, _now_ms())
         self._health.ready("kafka")
         self._health.ready()
+        opened = [(found.topic, found.partition) for found in found_of_all]
+        self._failure = self._hooks.open(opened, self._failure)
         _log.info("partitions assigned", partitions=_names(partitions))
 
     def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         found = (self.buffers.by_partition.get((each.topic, each.partition)) for each in partitions)
         revoked = [buffer for buffer in found if buffer is not None]
         self._drain(revoked)
+        self._failure = self._hooks.close((buffer.partition for buffer in revoked), self._failure)
         if self._is_ending:
             # The last heartbeat still reports the counts of these buffers.
             return
@@ -360,6 +357,7 @@ class Loop:
     def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
             self.buffers.remove((partition.topic, partition.partition))
+        self._failure = self._hooks.close(((each.topic, each.partition) for each in partitions), self._failure)
         _log.warning("partitions lost to another member", partitions=_names(partitions))
 
     def _drain(self, buffers: Sequence[PartitionBuffer]) -> None:
@@ -379,6 +377,7 @@ class Loop:
         for buffer in buffers:
             buffer.ownership.release()
         self._writers.close()
+        self._failure = self._hooks.close((buffer.partition for buffer in buffers), self._failure)
         unanswered = [buffer.partition for buffer in buffers if buffer.in_flight is not None]
         if unanswered:
             self.is_drained = False

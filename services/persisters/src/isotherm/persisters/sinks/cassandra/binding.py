@@ -12,7 +12,7 @@ from isotherm.kcql.model import Statement
 from isotherm.persisters.api.plan import Plan
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import SinkConfigError
-from isotherm.persisters.api.statements import null_behaviour
+from isotherm.persisters.api.statements import null_behaviour, pk_names
 from isotherm.persisters.records.decoding import BAD_RECORD
 from isotherm.persisters.sinks.cassandra import cells, cql
 from isotherm.persisters.sinks.cassandra.write_times import WriteTimes
@@ -163,14 +163,6 @@ class Binder:
         if left_s is None:
             return _by_driver(self._insert, [*bound.values(), time_us])
         return _by_driver(self._insert_with_ttl, [*bound.values(), time_us, left_s])
-
-
-def pk_names(statement: Statement) -> list[str]:
-    """Return the names of the PK paths in a row: the alias of the field, else the last segment."""
-    aliases = {field.path: field.alias for field in statement.fields if field.alias is not None}
-    return [
-        aliases.get(path, path.segments[-1] if path.segments else path.part.value) for path in statement.primary_key
-    ]
 
 
 def key_order(table: cql.Table, statement: Statement) -> Sequence[int]:

@@ -16,9 +16,9 @@ from cassandra.protocol import ConfigurationException, SyntaxException
 from isotherm.connector.config.validation import Validated
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
-from isotherm.persisters.api.statements import has_target_per_record
+from isotherm.persisters.api.statements import has_target_per_record, pk_names
 from isotherm.persisters.sinks.cassandra import cql
-from isotherm.persisters.sinks.cassandra.binding import NO_COLUMNS, Binder, pk_names
+from isotherm.persisters.sinks.cassandra.binding import NO_COLUMNS, Binder
 from isotherm.persisters.sinks.cassandra.connector_keys import PREFIX
 from isotherm.persisters.sinks.cassandra.write_times import WriteTimes
 

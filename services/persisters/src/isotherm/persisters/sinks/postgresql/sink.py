@@ -1,0 +1,208 @@
+"""The PostgreSQL sink: a transaction for each batch, COPY into a staging table, INSERT ... ON CONFLICT by the key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import psycopg
+
+from isotherm.connector.config.validation import Problem, Validated
+from isotherm.persisters.api.row import Batch, FailedRow, Row
+from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
+from isotherm.persisters.api.statements import pk_names
+from isotherm.persisters.sinks import tls
+from isotherm.persisters.sinks.postgresql import sql
+from isotherm.persisters.sinks.postgresql.batches import BoundRow, runs
+from isotherm.persisters.sinks.postgresql.connections import Connection, Connections
+from isotherm.persisters.sinks.postgresql.connector_keys import PREFIX
+from isotherm.persisters.sinks.postgresql.errors import Meaning, meaning_of, reason_of
+from isotherm.persisters.sinks.postgresql.sql import Table
+from isotherm.persisters.sinks.postgresql.tables import Tables
+from isotherm.persisters.sinks.postgresql.values import Convert, converter
+
+
+class _RowsRefusedError(Exception):
+    """PostgreSQL refused a transaction because of one of its rows; the cause says why."""
+
+
+class PostgresqlSink:
+    """Rows by primary key; the later row of a key wins, or the one with the highest revision.
+
+    The order of a write is: lock and change the rows, check the ownership, commit. Whoever owns the partition next
+    waits for these locks, so a commit that the server executes late changes nothing newer; and a task that has lost the
+    partition before the check does not commit. See docs/adr/0168.
+    """
+
+    def __init__(self, config: Validated, writers: int) -> None:
+        """`writers` is how many threads write at most; each uses one connection."""
+        self._config = config
+        self._connections = Connections(config, most_idle=writers)
+        self._tables = Tables(config, self._connections)
+        self._converters: dict[str, Convert] = {}
+
+    def open(self) -> None:
+        """Connect, and check that the tables of fixed targets exist or may be created."""
+        self._connections.reopen()
+        with _translated():
+            with self._connections.connection() as connection, connection.inner.transaction():
+                connection.inner.execute("SELECT 1")
+            for statement in self._config.statements:
+                if statement.target_from is None and statement.target is not None and not statement.autocreate:
+                    self._tables.find(statement.target, None)
+
+    def write(self, batch: Batch) -> Sequence[FailedRow]:
+        """Write the rows in one transaction; in halves if PostgreSQL refuses one, to find it."""
+        failed: list[FailedRow] = []
+        self._write(batch, range(len(batch.rows)), failed)
+        return failed
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connections.close()
+
+    def _write(self, batch: Batch, indices: Sequence[int], failed: list[FailedRow]) -> None:
+        with _translated():
+            bound = self._all_bound(batch, indices, failed)
+        if not bound:
+            return
+        try:
+            self._execute(batch, bound)
+        except _RowsRefusedError as refused:
+            good = [row.row_index for row in bound]
+            if len(good) == 1:
+                failed.append(_failed_row(good[0], refused.__cause__))
+                return
+            middle = len(good) // 2
+            for half in (good[:middle], good[middle:]):
+                batch.ownership.check()
+                self._write(batch, half, failed)
+
+    def _all_bound(self, batch: Batch, indices: Iterable[int], failed: list[FailedRow]) -> list[BoundRow]:
+        """Bind the rows at these indices; those that cannot be bound are added to `failed`."""
+        bound: list[BoundRow] = []
+        for index in indices:
+            try:
+                bound.append(self._bound(index, batch.rows[index]))
+            except RowError as error:
+                failed.append(FailedRow(index, error.reason, error))
+            except (ValueError, TypeError, OverflowError) as error:
+                failed.append(FailedRow(index, "type", error))
+        return bound
+
+    def _bound(self, index: int, row: Row) -> BoundRow:
+        table = self._tables.find(row.target, row)
+        if row.values is None:
+            return BoundRow(index, row.target, table, (), None, self._deleted_key(table, row), None, None)
+        revision_column = row.plan.revision_column
+        if row.revision is not None and revision_column is None:
+            raise SinkConfigError(
+                f"{row.plan.statement.text!r} does not select {row.plan.revision}, which the schema declares as the "
+                "revision that decides which row wins"
+            )
+        table = self._tables.fitting(table, row)
+        values = row.values
+        if sql.ROW_ID in table.key and sql.ROW_ID not in values:
+            values = {**values, sql.ROW_ID: row.id}
+        for column in table.key:
+            if values.get(column) is None:
+                raise RowError("column", f"no value for {column!r}, a part of the primary key of {table.qualified}")
+        self._tables.ensure_day(table, row)
+        converted = {column: self._converted(table, column, value) for column, value in values.items()}
+        key = tuple(converted[column] for column in table.key)
+        return BoundRow(
+            index, row.target, table, tuple(values), tuple(converted.values()), key, revision_column, row.revision
+        )
+
+    def _deleted_key(self, table: Table, row: Row) -> tuple[object, ...]:
+        given = dict(zip(pk_names(row.plan.statement), row.pk, strict=True))
+        if set(given) != set(table.key):
+            raise RowError("column", f"PK {', '.join(given)} is not the primary key of {table.qualified}")
+        return tuple(self._converted(table, column, given[column]) for column in table.key)
+
+    def _converted(self, table: Table, column: str, value: object) -> object:
+        if value is None:
+            return None
+        type_ = table.columns[column]
+        convert = self._converters.get(type_)
+        if convert is None:
+            convert = self._converters[type_] = converter(type_)
+        return convert(value)
+
+    def _execute(self, batch: Batch, bound: Sequence[BoundRow]) -> None:
+        """Write rows in one transaction. Raises _RowsRefusedError, Unavailable, SinkConfigError, OwnershipLostError."""
+        try:
+            with self._connections.connection() as connection:
+                staged: list[tuple[Table, str]] = []
+                with connection.inner.transaction():
+                    self._change_rows(connection, bound, staged)
+                    batch.ownership.check()
+                for table, stage in staged:
+                    connection.remember_stage(table, stage)
+        except UnicodeEncodeError as error:
+            raise _RowsRefusedError from error
+        except psycopg.Error as error:
+            meaning = _meaning(error)
+            if meaning is Meaning.ROW:
+                raise _RowsRefusedError from error
+            if meaning is Meaning.TABLE:
+                self._tables.forget({row.target for row in bound})
+                raise Unavailable(f"PostgreSQL: a table has changed: {error}") from error
+            raise _translation(error, meaning) from error
+
+    @staticmethod
+    def _change_rows(connection: Connection, bound: Sequence[BoundRow], staged: list[tuple[Table, str]]) -> None:
+        with connection.inner.cursor() as cursor:
+            for run in runs(bound):
+                if run.is_deletion:
+                    cursor.executemany(sql.delete(run.table).encode(), [row.key for row in run.rows])
+                    continue
+                stage = connection.stage(run.table)
+                with cursor.copy(sql.copy_into(stage, run.columns).encode()) as copy:
+                    for row in run.rows:
+                        copy.write_row(row.values or ())
+                cursor.execute(sql.merge(run.table, stage, run.columns, run.revision_column).encode())
+                # Another run of the same table may follow in this transaction.
+                cursor.execute(sql.clear(stage).encode())
+                staged.append((run.table, stage))
+
+
+def problems(config: Validated) -> list[Problem]:
+    """Return what only this sink knows to be wrong in a configuration."""
+    return [
+        *tls.problems(config, PREFIX),
+        *[
+            Problem(f"{PREFIX}.kcql", f"UPSERT needs PK (in {statement.text!r})")
+            for statement in config.statements
+            if statement.mode == "UPSERT" and not statement.primary_key
+        ],
+    ]
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise psycopg's errors as those of the sink's interface."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise _translation(error, _meaning(error)) from error
+
+
+def _meaning(error: psycopg.Error) -> Meaning:
+    if error.sqlstate is None and isinstance(error, (psycopg.DataError, psycopg.ProgrammingError)):
+        # The client itself cannot send the value: a text with a NUL.
+        return Meaning.ROW
+    return meaning_of(error.sqlstate)
+
+
+def _translation(error: psycopg.Error, meaning: Meaning) -> Exception:
+    message = f"PostgreSQL: {str(error).strip()}"
+    if meaning is Meaning.TRANSIENT:
+        return Unavailable(message)
+    # What else is wrong with a table or with a statement about it, no later attempt repairs.
+    return error if meaning is Meaning.UNKNOWN else SinkConfigError(message)
+
+
+def _failed_row(index: int, error: BaseException | None) -> FailedRow:
+    reason = reason_of(error.sqlstate) if isinstance(error, psycopg.Error) else "type"
+    return FailedRow(index, reason, error if isinstance(error, Exception) else ValueError("refused"))
