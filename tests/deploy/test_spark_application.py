@@ -59,8 +59,9 @@ def test_checkpoint_and_settings_are_mounted_where_they_are_used(
     objects: dict[str, dict[str, Any]], application: dict[str, Any], settings: AggregatorSettings
 ) -> None:
     volumes = {volume["name"]: volume for volume in application["volumes"]}
-    assert volumes["checkpoint"]["persistentVolumeClaim"]["claimName"] == (
-        objects["PersistentVolumeClaim"]["metadata"]["name"]
+    assert (
+        volumes["checkpoint"]["persistentVolumeClaim"]["claimName"]
+        == (objects["PersistentVolumeClaim"]["metadata"]["name"])
     )
     assert volumes["config"]["configMap"]["name"] == objects["ConfigMap"]["metadata"]["name"]
     for pod in ("driver", "executor"):

@@ -73,7 +73,8 @@ def test_the_service_stops_before_the_jvm_of_spark_submit_ends(tmp_path: Path, m
     stop = Stop()
     submitted = gateway.Gateway(AggregatorSettings(checkpoint_dir=tmp_path), tmp_path, None)
     submitted.when_jvm_ends(stop.set, timeout_s=60)
-    (hook, *_bounds), _ = java.jvm.org.apache.hadoop.util.ShutdownHookManager.get().addShutdownHook.call_args
+    java.jvm.org.apache.hadoop.util.ShutdownHookManager.get().addShutdownHook.assert_called_once()
+    (hook,), _ = java.jvm.java.lang.Thread.call_args
     ending = threading.Thread(target=hook.run)
     ending.start()
     assert stop.wait(60)

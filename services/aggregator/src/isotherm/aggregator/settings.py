@@ -25,7 +25,7 @@ class SparkSettings(Settings):
 
     master: str = Field(
         "local[*]",
-        description="Spark master: `local[N]`, `spark://...`, `k8s://...`. Under `spark-submit` its `--master` decides.",
+        description="Spark master: `local[N]`, `spark://...`, `k8s://...`. Under `spark-submit` its `--master` counts.",
     )
     driver_memory: str = Field(
         "1g",
@@ -137,8 +137,8 @@ class AggregatorSettings(ServiceSettings):
     checkpoint_dir: Path = Field(description="Folder of the checkpoint, on a disk that survives a restart.")
     jars_dir: Path | None = Field(
         None,
-        description="Folder with Spark's Kafka and Avro jars, for `run`. Empty: Spark has them, or `spark.jars.packages` "
-        "fetches them. Under `spark-submit` they come by `--jars` or `--packages`.",
+        description="Folder with Spark's Kafka and Avro jars, for `run`. Empty: Spark has them, or it fetches them "
+        "(`spark.jars.packages`). Under `spark-submit` they come by `--jars` or `--packages`.",
     )
     spark: SparkSettings = SparkSettings()
 

@@ -58,7 +58,13 @@ class _SparkDaemon(JavaServer):
             [*listen, *arguments],
         )
         launch.environment.update(
-            {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": LOOPBACK, "SPARK_CONF_DIR": str(self.conf_folder)}
+            {
+                "SPARK_HOME": str(home),
+                "SPARK_CONF_DIR": str(self.conf_folder),
+                "SPARK_LOCAL_IP": LOOPBACK,
+                # Of the jars of Spark 4. A worker needs it to start an executor; `load-spark-env.sh` sets it elsewhere.
+                "SPARK_SCALA_VERSION": "2.13",
+            }
         )
         return launch
 

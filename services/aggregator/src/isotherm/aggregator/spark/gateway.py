@@ -165,8 +165,10 @@ class Gateway:
         ensure_callback_server_started(self.java)  # type: ignore[no-untyped-call]  # it has no annotations
         hooks = self.jvm.org.apache.hadoop.util.ShutdownHookManager.get()
         seconds = self.jvm.java.util.concurrent.TimeUnit.SECONDS
+        # Hadoop keeps hooks in a set. A Thread has Java's own hashCode; a Python object would have to have one.
+        hook = self.jvm.java.lang.Thread(_Hook(request_stop, self._ended, timeout_s))
         # Hadoop's own bound comes on top: a hook that is late is left alone.
-        hooks.addShutdownHook(_Hook(request_stop, self._ended, timeout_s), _BEFORE_SPARK, int(timeout_s) + 1, seconds)
+        hooks.addShutdownHook(hook, _BEFORE_SPARK, int(timeout_s) + 1, seconds)
         threading.Thread(target=_await_end_of_input, args=[request_stop], name="spark-submit", daemon=True).start()
 
     def end(self, timeout_s: float) -> None:

@@ -125,7 +125,10 @@ def _verify_version(gateway: Gateway) -> None:
     version = str(getattr(getattr(gateway.jvm.org.apache.spark, "package$"), "MODULE$").SPARK_VERSION())
     if version.split(".")[:2] != pyspark.__version__.split(".")[:2]:
         raise SettingsError(
-            [f"SPARK_HOME: Spark {version} is not allowed: pyspark of this Python is {pyspark.__version__}, both must be one"]
+            [
+                f"SPARK_HOME: Spark {version} is not allowed: pyspark of this Python is {pyspark.__version__}, "
+                "both must be one"
+            ]
         )
     if not version.startswith(_TESTED_VERSION):
         _log.warning("this service is tested with another Spark", version=version, tested=f"{_TESTED_VERSION}0")
