@@ -65,6 +65,7 @@ def test_the_jvm_gets_one_collector(given: str, collectors: list[str]) -> None:
 def test_the_driver_has_the_file_system_before_spark_submit_adds_the_jars() -> None:
     """The class path of the user stays."""
     assert of_new_jvm()["spark.driver.extraClassPath"] == str(JAR)
+    assert of_new_jvm()[FILE_SYSTEM] == promised_properties.NAKED_FILE_SYSTEM
     chosen = of_new_jvm(given_properties(spark_driver_extraClassPath="/mine/*"))
     assert chosen["spark.driver.extraClassPath"] == f"{JAR}:/mine/*"
     assert chosen["spark.jars"] == str(JAR)
@@ -110,7 +111,8 @@ def test_a_spark_without_the_jar_renames_files_alike() -> None:
 
 def test_executors_get_the_limits_and_the_user_s_options() -> None:
     name = "spark.executor.extraJavaOptions"
-    for chosen in (of_session(**{name: "-Xss2m"}), of_session(f'spark.properties={{"{name}": "-Xss2m"}}')):
+    submitted = properties.of_session(load(), {name: "-Xss2m"}, has_naked=True)
+    for chosen in (submitted, of_session(f'spark.properties={{"{name}": "-Xss2m"}}')):
         options = chosen[name].split()
         assert options[-1] == "-Xss2m"
         assert {option.partition("=")[0] for option in options} >= {f"-D{limit}" for limit in properties.AVRO_LIMITS}

@@ -87,10 +87,11 @@ def of_new_jvm(
         properties["spark.master"] = spark.master
     if "driver_memory" in spark.model_fields_set:
         properties["spark.driver.memory"] = spark.driver_memory
+    # spark-submit makes a file system before it adds the jars, and Hadoop keeps the first one of each scheme.
+    naked, raw = promised_properties.NAKED_FILE_SYSTEM, promised_properties.RAW_FILE_SYSTEM
+    properties[promised_properties.FILE_SYSTEM] = naked if jars else raw
     if jars:
         properties["spark.jars"] = ",".join(str(jar) for jar in jars)
-        # Hadoop keeps the first file system that it makes for a scheme, and spark-submit makes one before it adds the
-        # jars.
         properties[_DRIVER_CLASS_PATH] = str(jars[-1])
     properties |= spark.properties
     if jars and _DRIVER_CLASS_PATH in spark.properties:
