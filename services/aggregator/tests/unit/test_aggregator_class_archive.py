@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from isotherm.aggregator.settings import AggregatorSettings, SparkSettings
-from isotherm.aggregator.spark import class_archive, session
+from isotherm.aggregator.spark import class_archive, gateway, properties
 from isotherm.servicekit.settings import SettingsError
 
 pytest_plugins = ["aggregator_spark"]
@@ -17,7 +17,7 @@ FEWEST_CLASSES = 10_000
 
 
 def settings_of(folder: Path, archive: Path | None) -> AggregatorSettings:
-    for jar in session.JARS:
+    for jar in gateway.JARS:
         (folder / f"{jar}1.jar").touch()
     return AggregatorSettings(
         checkpoint_dir=folder, jars_dir=folder, spark=SparkSettings(class_archive=archive, java_options="-Xss2m")
@@ -25,9 +25,8 @@ def settings_of(folder: Path, archive: Path | None) -> AggregatorSettings:
 
 
 def java_options(settings: AggregatorSettings, folder: Path) -> list[str]:
-    return session.configuration(settings, folder, folder / "log4j2.properties")[
-        "spark.driver.extraJavaOptions"
-    ].split()
+    chosen = properties.of_new_jvm(settings, folder, folder / "log4j2.properties", [])
+    return chosen["spark.driver.extraJavaOptions"].split()
 
 
 def test_spark_starts_from_the_archive_that_the_set_up_wrote(spark: SparkSession, classes_loaded: Path) -> None:

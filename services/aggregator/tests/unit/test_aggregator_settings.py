@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,13 +7,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark import promised_properties
-from isotherm.aggregator.spark.session import (
-    JARS,
-    configuration,
-    find_jars,
-    find_java,
-)
+from isotherm.aggregator.spark.gateway import JARS, find_jars, find_java
 from isotherm.servicekit import settings as loading
 from isotherm.servicekit.settings import SettingsError
 
@@ -82,66 +75,6 @@ def test_a_missing_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         find_java()
 
 
-def test_own_spark_properties_win(tmp_path: Path) -> None:
-    for jar in JARS:
-        (tmp_path / f"{jar}1.jar").touch()
-    settings = load(
-        f"jars_dir={tmp_path}", 'spark.properties={"spark.ui.enabled": "true"}', "spark.java_options=-Xss2m"
-    )
-    properties = configuration(settings, tmp_path, tmp_path / "log4j2.properties")
-    assert properties["spark.ui.enabled"] == "true"
-    assert properties["spark.driver.bindAddress"] == "127.0.0.1"
-    assert properties["spark.driver.extraJavaOptions"].endswith(" -Xss2m")
-
-
-def test_local_files_need_no_process(tmp_path: Path) -> None:
-    """The driver needs the file system before spark-submit adds the jars; the class path of the user stays."""
-    for jar in JARS:
-        (tmp_path / f"{jar}1.jar").touch()
-    settings = load(f"jars_dir={tmp_path}", 'spark.properties={"spark.driver.extraClassPath": "/mine/*"}')
-    properties = configuration(settings, tmp_path, tmp_path / "log4j2.properties")
-    assert properties["spark.driver.extraClassPath"] == f"{tmp_path}/hadoop-bare-naked-local-fs-1.jar:/mine/*"
-    assert properties["spark.hadoop.fs.file.impl"].endswith(".NakedLocalFileSystem")
-
-
-BROKEN_PROMISES = {
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
-    "spark.sql.streaming.checkpointFileManagerClass": "FileContextBasedCheckpointFileManager",
-    "spark.hadoop.fs.defaultFS": "hdfs://names",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.shuffle.partitions": "3",
-    "spark.driver.extraJavaOptions": "-Xss2m",
-}
-
-
-def test_spark_properties_that_break_a_promise_are_refused_all_at_once() -> None:
-    with pytest.raises(SettingsError) as refused:
-        promised_properties.verify({**BROKEN_PROMISES, "spark.ui.enabled": "true"})
-    assert BROKEN_PROMISES.keys() == promised_properties.PROMISED.keys()
-    problems = dict(zip(promised_properties.PROMISED, refused.value.problems, strict=True))
-    for name, promised in promised_properties.PROMISED.items():
-        assert problems[name].startswith(f"spark.properties: {name}: {BROKEN_PROMISES[name]!r} is not allowed (")
-        assert problems[name].endswith(promised.why)
-        assert all(value in problems[name] for value in promised.allowed)
-
-
-def test_spark_properties_that_keep_the_promises_are_accepted() -> None:
-    promised_properties.verify({**promised_properties.FIXED, "spark.sql.ansi.enabled": "False"})
-
-
-def test_the_service_sets_what_a_promise_rests_on_and_the_user_adds_options_of_executors(tmp_path: Path) -> None:
-    for jar in JARS:
-        (tmp_path / f"{jar}1.jar").touch()
-    given = {"spark.sql.ansi.enabled": "False", "spark.executor.extraJavaOptions": "-Xss2m"}
-    settings = load(f"jars_dir={tmp_path}", f"spark.properties={json.dumps(given)}")
-    properties = configuration(settings, tmp_path, tmp_path / "log4j2.properties")
-    assert promised_properties.FIXED.items() <= properties.items()
-    options = properties["spark.executor.extraJavaOptions"].split()
-    assert options[-1] == "-Xss2m"
-    assert any(option.startswith("-Dorg.apache.avro.limits.bytes.maxLength=") for option in options)
-
-
 @pytest.mark.parametrize("command", [["run"], ["recompute", "--from", "1", "--to", "2"]])
 def test_a_broken_promise_ends_every_command_before_spark_starts(tmp_path: Path, command: list[str]) -> None:
     given = {"checkpoint_dir": tmp_path, "jars_dir": tmp_path, "spark.properties": "spark.sql.ansi.enabled=true"}
@@ -150,18 +83,6 @@ def test_a_broken_promise_ends_every_command_before_spark_starts(tmp_path: Path,
     ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "spark.properties: spark.sql.ansi.enabled: 'true' is not allowed (only false)" in ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("given", "collectors"),
-    [("-Xss2m", ["-XX:+UseParallelGC"]), ("-XX:+UseSerialGC", ["-XX:+UseSerialGC"])],
-)
-def test_the_jvm_gets_one_collector(tmp_path: Path, given: str, collectors: list[str]) -> None:
-    for jar in JARS:
-        (tmp_path / f"{jar}1.jar").touch()
-    settings = load(f"jars_dir={tmp_path}", f"spark.java_options={given}")
-    options = configuration(settings, tmp_path, tmp_path / "log4j2.properties")["spark.driver.extraJavaOptions"]
-    assert [option for option in options.split() if "GC" in option] == collectors
 
 
 def test_a_refusal_is_exit_code_2() -> None:

@@ -20,8 +20,7 @@ def _run(settings: AggregatorSettings, _arguments: argparse.Namespace) -> int:
 
 
 def _archive_classes(settings: AggregatorSettings, _arguments: argparse.Namespace) -> int:
-    session.find_java()
-    session.find_jars(settings.jars_dir)
+    session.verify(settings)
     try:
         archive = class_archive.write(settings)
     except class_archive.ArchiveNotWrittenError as error:

@@ -9,7 +9,7 @@ from isotherm.aggregator.kafka.start_search import find_start, spark_offsets
 from isotherm.aggregator.kafka_clients import open_broker, open_output_producer
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark import promised_properties, session
+from isotherm.aggregator.spark import session
 from isotherm.aggregator.spark.devices_table import DevicesTable
 from isotherm.aggregator.spark.kafka_options import java_options, redacted
 from isotherm.aggregator.spark.queries import REJECTS, WINDOWS, Queries
@@ -36,9 +36,7 @@ class Aggregator:
     """One run of the service. Raises SettingsError for mistakes that are visible without a server."""
 
     def __init__(self, settings: AggregatorSettings) -> None:
-        promised_properties.verify(settings.spark.properties)
-        session.find_java()
-        session.find_jars(settings.jars_dir)
+        session.verify(settings)
         self._settings = settings
         self._kafka_options = java_options(settings.kafka)
         self._folder = CheckpointFolder(settings.checkpoint_dir)
@@ -104,8 +102,10 @@ class Aggregator:
         output_ids = wait.until("registry", lambda: self._look_up_schemas(broker, registry, schemas))
         pacer = BatchPacer(_hold_ms(settings), self._reads_backlog)
         spark = session.Spark(settings, folder.spark, lock)
-        _log.info("spark started", jvm_pid=spark.jvm_pid, master=settings.spark.master)
+        _log.info("spark started", jvm_pid=spark.jvm_pid, master=spark.session.sparkContext.master)
         try:
+            spark.when_jvm_ends(wait.request_stop, settings.shutdown_timeout_ms / 1000)
+            wait.until("checkpoint", lambda: spark.hold(folder.jvm_lock))
             devices = DevicesTable(settings, self._kafka_options, broker, registry, folder)
             sink = WindowSink(
                 settings,

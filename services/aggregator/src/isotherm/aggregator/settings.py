@@ -23,7 +23,10 @@ Attribute = Literal["home", "room", "region", "model"]
 class SparkSettings(Settings):
     """Settings of Spark."""
 
-    master: str = Field("local[*]", description="Spark master: `local[N]`, `spark://...`, `k8s://...`.")
+    master: str = Field(
+        "local[*]",
+        description="Spark master: `local[N]`, `spark://...`, `k8s://...`. Under `spark-submit` its `--master` counts.",
+    )
     driver_memory: str = Field(
         "1g",
         pattern=r"^[1-9][0-9]*[kmgt]$",
@@ -36,6 +39,9 @@ class SparkSettings(Settings):
         None,
         description="File with Spark's classes, written by `isotherm-aggregator archive-classes`: Spark starts in half "
         "the time. Without it, or if it does not fit, Spark reads its jars.",
+    )
+    ui_port: int | None = Field(
+        None, ge=0, le=65_535, description="Port of Spark's own web page, 0: any free one. Empty: Spark shows none."
     )
     properties: dict[str, str] = Field(
         default_factory=dict,
@@ -129,7 +135,11 @@ class AggregatorSettings(ServiceSettings):
         "topic while the service runs.",
     )
     checkpoint_dir: Path = Field(description="Folder of the checkpoint, on a disk that survives a restart.")
-    jars_dir: Path = Field(description="Folder with Spark's Kafka and Avro jars.")
+    jars_dir: Path | None = Field(
+        None,
+        description="Folder with Spark's Kafka and Avro jars, for `run`. Empty: Spark has them, or it fetches them "
+        "(`spark.jars.packages`). Under `spark-submit` they come by `--jars` or `--packages`.",
+    )
     spark: SparkSettings = SparkSettings()
 
     @model_validator(mode="after")

@@ -46,6 +46,7 @@ class CheckpointFolder:
         self.rejects = self.folder / "rejects"
         self.clock = self.folder / "clock"
         self.spark = self.folder / "spark"
+        self.jvm_lock = self.folder / "jvm.lock"
         self._fingerprint = self.folder / "fingerprint.json"
         self._schema_ids = self.folder / "schema-ids.json"
         self._start = self.folder / "start.json"

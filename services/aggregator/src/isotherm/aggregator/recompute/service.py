@@ -15,7 +15,7 @@ from isotherm.aggregator.kafka_clients import open_broker
 from isotherm.aggregator.recompute.corrections import Span
 from isotherm.aggregator.recompute.recomputation import Outcome, Recomputation, RecomputeError, verify_retention
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark import promised_properties, session
+from isotherm.aggregator.spark import session
 from isotherm.aggregator.spark.window_sink import output_schema_ids
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.lifecycle import Exit
@@ -44,9 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: AggregatorSettings, arguments: argparse.Namespace) -> int:
     """Recompute as the command line says, and print the outcome as JSON. Return the exit code."""
-    promised_properties.verify(settings.spark.properties)
-    session.find_java()
-    session.find_jars(settings.jars_dir)
+    session.verify(settings)
     try:
         span = Span(arguments.begin, arguments.end)
         outcome = recompute(settings, span, settled_ms=arguments.settled_ms, dry_run=arguments.dry_run)

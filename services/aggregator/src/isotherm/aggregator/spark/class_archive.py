@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.spark.gateway import is_submitted
 from isotherm.aggregator.spark.session import Spark
 from isotherm.servicekit.settings import SettingsError
 
@@ -32,6 +33,8 @@ def write(settings: AggregatorSettings) -> Path:
     that were used, at the places where they are now. Raises SettingsError if the setting is not set, and
     ArchiveNotWrittenError.
     """
+    if is_submitted():
+        raise SettingsError(["archive-classes starts a JVM of its own; call it without spark-submit"])
     archive = settings.spark.class_archive
     if archive is None:
         raise SettingsError(["spark.class_archive: not set; must be the file to write"])

@@ -1,7 +1,8 @@
-"""Spark's properties on which a promise of the service rests, so that `spark.properties` cannot change them silently.
+"""Spark's properties on which a promise of the service rests, so that no configuration can change them silently.
 
 Spark takes every value: with another file system or checkpoint file manager a kill can leave half a file, or one with
-an old checksum, and each file of the checkpoint costs a process again (ADR 0096).
+an old checksum (ADR 0096). It is the same whether a value comes from the setting `spark.properties`, from
+`spark-submit` or from `spark-defaults.conf` (ADR 0171).
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from collections.abc import Mapping
 from isotherm.servicekit.promised_properties import Promised
 from isotherm.servicekit.settings import SettingsError
 
-_FILES = "a file of the checkpoint appears by one rename, whatever is killed, and starts no process (ADR 0096)"
+FILE_SYSTEM = "spark.hadoop.fs.file.impl"
+NAKED_FILE_SYSTEM = "com.globalmentor.apache.hadoop.fs.NakedLocalFileSystem"
+"""Sets permissions and reads links in the JVM. It comes with the jars of the service."""
+RAW_FILE_SYSTEM = "org.apache.hadoop.fs.RawLocalFileSystem"
+"""Hadoop's own: renames alike, but starts a process for the permissions of each file that it creates."""
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+_FILES = "a file of the checkpoint appears by one rename, whatever is killed (ADR 0096)"
 _LIMITS = "the service's own options bound what a corrupt record can allocate"
 
 PROMISED: Mapping[str, Promised] = {
-    # Sets permissions in the JVM. Hadoop's own starts a process for it, and others to read a link.
-    "spark.hadoop.fs.file.impl": Promised(("com.globalmentor.apache.hadoop.fs.NakedLocalFileSystem",), _FILES),
+    FILE_SYSTEM: Promised((NAKED_FILE_SYSTEM, RAW_FILE_SYSTEM), _FILES),
     "spark.sql.streaming.checkpointFileManagerClass": Promised(
         ("org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager",), _FILES
-    ),
-    "spark.hadoop.fs.defaultFS": Promised(
-        ("file:///",), "checkpoint_dir is a folder, in which the service itself reads what Spark has planned"
     ),
     "spark.sql.streaming.noDataMicroBatches.enabled": Promised(
         ("true",), "windows end while no reading comes, in a batch that reads nothing"
@@ -29,20 +33,38 @@ PROMISED: Mapping[str, Promised] = {
     "spark.sql.ansi.enabled": Promised(
         ("false",), "no record may end the query: a value that is out of range becomes null or wraps, and is rejected"
     ),
-    "spark.sql.shuffle.partitions": Promised((), "a checkpoint depends on it; use the setting shuffle_partitions"),
+    SHUFFLE_PARTITIONS: Promised((), "a checkpoint depends on it; use the setting shuffle_partitions"),
+}
+"""By property. Spark's user may set every other property."""
+
+_SETTINGS_ONLY: Mapping[str, Promised] = {
     "spark.driver.extraJavaOptions": Promised((), f"{_LIMITS}; add yours with the setting spark.java_options"),
 }
-"""By property. The operator may set every other property."""
+"""What the setting `spark.properties` cannot set, and Spark's user can: the service verifies the JVM that it gets."""
 
-FIXED = {name: promised.allowed[0] for name, promised in PROMISED.items() if promised.allowed}
+FIXED = {name: promised.allowed[0] for name, promised in PROMISED.items() if len(promised.allowed) == 1}
 """The values that the service gives to the properties that have only one."""
 
 
 def verify(properties: Mapping[str, str]) -> None:
     """Raise SettingsError that names each property of the setting `spark.properties` that breaks a promise."""
+    _verify(properties, {**PROMISED, **_SETTINGS_ONLY}, "spark.properties: ")
+
+
+def verify_submitted(properties: Mapping[str, str], shuffle_partitions: int) -> None:
+    """Raise SettingsError that names each property with which Spark was started that breaks a promise.
+
+    They come from `spark-submit`, `spark-defaults.conf` or the setting `spark.properties`. `shuffle_partitions` is the
+    setting of that name, which Spark's property may repeat.
+    """
+    same = PROMISED[SHUFFLE_PARTITIONS]._replace(allowed=(str(shuffle_partitions),))
+    _verify(properties, {**PROMISED, SHUFFLE_PARTITIONS: same}, "")
+
+
+def _verify(properties: Mapping[str, str], promises: Mapping[str, Promised], origin: str) -> None:
     problems = [
-        f"spark.properties: {name}: {refusal}"
-        for name, promised in PROMISED.items()
+        f"{origin}{name}: {refusal}"
+        for name, promised in promises.items()
         if name in properties and (refusal := promised.refusal(properties[name])) is not None
     ]
     if problems:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
@@ -15,12 +15,11 @@ from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.progress import READINGS_OBSERVED, REJECTED_OBSERVED
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS, SOURCE_OPTIONS
+from isotherm.aggregator.spark.properties import is_local
 from isotherm.connector.errors.dead_letters import MAX_MESSAGE_BYTES
 
 WINDOWS = "windows"
 REJECTS = "rejects"
-
-_LOCAL_MASTER = re.compile(r"local(\[|$)")
 
 
 class Queries:
@@ -60,7 +59,7 @@ class Queries:
         clock = (
             self._session.readStream.format("text")
             .option("cleanSource", "delete")
-            .load(str(self._folder.clock))
+            .load(_uri(self._folder.clock))
             .select(F.timestamp_millis(F.col("value").cast("long")).alias("event_time"))
         )
         timed = windows.with_clock(on_time, clock, settings.watermark_delay_ms)
@@ -69,7 +68,7 @@ class Queries:
             .writeStream.queryName(WINDOWS)
             .outputMode("append")
             .foreachBatch(self._sink)
-            .option("checkpointLocation", str(self._folder.windows))
+            .option("checkpointLocation", _uri(self._folder.windows))
             .trigger(processingTime=f"{settings.trigger_ms} milliseconds")
             .start()
         )
@@ -90,7 +89,7 @@ class Queries:
             .options(**self._kafka, **SINK_OPTIONS)
             # The error headers make a dead-letter record larger than the original record.
             .option("kafka.max.request.size", str(MAX_MESSAGE_BYTES))
-            .option("checkpointLocation", str(self._folder.rejects))
+            .option("checkpointLocation", _uri(self._folder.rejects))
             .trigger(processingTime=f"{settings.rejects_trigger_ms} milliseconds")
             .start()
         )
@@ -111,8 +110,12 @@ class Queries:
         # A task costs several milliseconds of processor time, however few records it reads. On a cluster executors may
         # join later, so every partition of Kafka stays a task there.
         context = self._session.sparkContext
-        is_local = _LOCAL_MASTER.match(context.master or "")
-        return records.coalesce(context.defaultParallelism) if is_local else records
+        return records.coalesce(context.defaultParallelism) if is_local(context.master or "") else records
 
     def _reject_reason(self, ids: SchemaIds) -> Column:
         return readings.reject_reason(ids, self._settings.timeliness)
+
+
+def _uri(folder: Path) -> str:
+    """Return a folder of this machine as Hadoop writes it: Spark's user may have another default file system."""
+    return f"file://{folder}"

@@ -29,6 +29,10 @@ class ServerWait:
         self._stop = stop
         self._health = health
 
+    def request_stop(self) -> None:
+        """Let the service stop, as a signal does."""
+        self._stop.set()
+
     def pause(self, seconds: float) -> None:
         """Wait. Raises StopRequestedError as soon as the service is to stop."""
         self._health.beat()
