@@ -22,7 +22,7 @@ from isotherm.alerts.settings import AlertsSettings
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.producer.delivery import LoopProducer, QueueFullError
 
-ALERT = isotherm.schemas.schema("Alert", 1)
+ALERT = isotherm.schemas.schema("Alert", 2)
 DEVICE_STATE = isotherm.schemas.schema("DeviceState", 2)
 
 _MAX_OUTSTANDING = 10_000
@@ -145,7 +145,8 @@ class Outputs:
 
     def write_alert(self, record: AlertRecord, on_stored: OnStored) -> None:
         """Write one state of an alert; `on_stored` is called when Kafka has it."""
-        value = self._encode_alert(record)
+        # A state that an earlier release has stored may hold alerts without attributes.
+        value = self._encode_alert({"attributes": None} | record)
         self._produce(_Record(self._settings.alerts_topic, record["device_id"], value, _BY_KEY, on_stored))
         self._metrics.alerts.labels(record["rule"], record["state"]).inc()
 
