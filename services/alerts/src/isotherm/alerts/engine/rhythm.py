@@ -22,7 +22,7 @@ _STEP = 1.5
 """The median moves by this share, divided by the number of gaps: best for gaps of a Poisson process."""
 _FIRST_GAPS = 3
 """So few gaps do not make the median move by half."""
-_RUN, _RUN_STEP = 16, 0.25
+_RUN, _RUN_STEP = 24, 0.25
 """After so many gaps in a row on one side of the median the rhythm is another one: then it moves by this share."""
 _FEW_GAPS = 24
 """The spare time of a metric of which so many gaps are known is doubled."""

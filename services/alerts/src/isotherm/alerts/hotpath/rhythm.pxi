@@ -5,7 +5,7 @@ cdef enum:
     SETTLED_GAPS = 64
     MAX_GAPS = 512
     FIRST_GAPS = 3
-    RUN = 16
+    RUN = 24
     FEW_GAPS = 24
     TRUSTED = 32               # reorder.TRUSTED
     RECENT = 4                 # reorder.RECENT
