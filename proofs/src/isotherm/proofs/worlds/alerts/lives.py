@@ -27,6 +27,8 @@ class Life:
     """When its record is removed from the topic of devices; None: it stays."""
     fades: float = 0.0
     """Probability of a measurement that the last of several metrics is left out from then on, maybe for ever."""
+    moved_ms: float | None = None
+    """When its record gets another region; None: never."""
 
 
 def draw_life(chance: random.Random, *, is_known: bool, metrics: Sequence[str], input_ms: int) -> Life:
@@ -34,8 +36,11 @@ def draw_life(chance: random.Random, *, is_known: bool, metrics: Sequence[str], 
     kind = chance.choice(("usual", "usual", "usual", "late", "never", "removed"))
     delay_ms, share, after_ms = chance.uniform(0.0, 5_000.0), chance.random(), chance.uniform(*_REMOVED_AFTER_MS)
     fades = chance.choice((0.0, 0.01, 0.05)) if len(metrics) > 1 else 0.0
-    if kind == "usual" or not is_known:
+    moved_ms = chance.choice((None, input_ms * chance.random()))
+    if not is_known:
         return Life(fades=fades)
+    if kind == "usual":
+        return Life(fades=fades, moved_ms=moved_ms)
     if kind == "removed":
         last_ms = input_ms * (0.2 + 0.6 * share)
         return Life(last_ms=last_ms, removed_ms=last_ms + after_ms, fades=fades)

@@ -181,9 +181,9 @@ def partition_of(cluster: Cluster, device_id: str) -> tuple[str, int]:
     return INPUT, (murmur2(device_id.encode()) & 0x7FFFFFFF) % cluster.partition_counts()[INPUT]
 
 
-def register(cluster: Cluster, habits: Habits, at_ms: float, *, is_removed: bool = False) -> None:
-    """Write the record of a device that is known, or its tombstone, with the time `at_ms` (epoch ms)."""
+def register(cluster: Cluster, habits: Habits, at_ms: float, region: str | None) -> None:
+    """Write the record of a device that is known, with the time `at_ms` (epoch ms); without a region its tombstone."""
     if habits.is_known:
-        record = {"device_id": habits.device_id, "home": None, "room": None, "region": None, "model": None}
-        value = None if is_removed else ENCODERS["Device"]({**record, "thresholds": {}})
+        record = {"device_id": habits.device_id, "home": None, "room": None, "region": region, "model": None}
+        value = None if region is None else ENCODERS["Device"]({**record, "thresholds": {}})
         cluster.produce((DEVICES, 0), Batch([Payload(habits.device_id.encode(), value, (), int(at_ms))]))

@@ -257,6 +257,8 @@ def findings(cluster: Cluster, truths: Mapping[str, DeviceTruth]) -> list[str]:
             found.append(f"{record['alert_id']} {record['state']} is repeated with other contents")
         if record["state"] == "closed" and "opened" not in alert:
             found.append(f"{record['alert_id']} closed before it opened")
+        if record["attributes"] != next(iter(alert.values()))["attributes"]:
+            found.append(f"{record['alert_id']} closed with the attributes of another place")
     ids = [record["alert_id"] for alert in states.values() for record in list(alert.values())[:1]]
     found += [f"{one} is the id of two incidents" for one in sorted(set(ids)) if ids.count(one) > 1]
     for device, truth in truths.items():

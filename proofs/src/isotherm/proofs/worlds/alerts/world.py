@@ -42,6 +42,8 @@ _WRITTEN_MS = 10_000.0
 _THREADS = 8
 _STEPS = 60
 """A fault at a step happens within so many of them."""
+_REGIONS = "north", "south"
+"""Where a device is at first, and where when it has moved."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +144,13 @@ class _Run(WorkerFaults[_Replica]):
         run, terms = self.run, self.terms
         run.note(terms)
         for habits, life in zip(terms.habits, terms.lives, strict=True):
-            register(self.cluster, habits, run.epoch_ms())
+            register(self.cluster, habits, run.epoch_ms(), _REGIONS[0])
             chance = random.Random(f"{self._seed} {habits.device_id}")
             until_ms = terms.input_ms if life.last_ms is None else life.last_ms
             Device(habits, life, run, self.cluster, until_ms, chance).start()
-            if life.removed_ms is not None:
-                run.call_later(life.removed_ms, partial(self._remove, habits))
+            for at_ms, region in ((life.moved_ms, _REGIONS[1]), (life.removed_ms, None)):
+                if at_ms is not None:
+                    run.call_later(at_ms, partial(self._register, habits, region))
         with wired(self._connection, self._loop, self._step):
             for replica in self.workers:
                 run.call_later(run.random.uniform(0.0, 5_000.0), partial(self.start, replica))
@@ -179,9 +182,9 @@ class _Run(WorkerFaults[_Replica]):
             self.find(text)
         self.find_failed_threads()
 
-    def _remove(self, habits: Habits) -> None:
-        self.run.note("removed", habits.device_id)
-        register(self.cluster, habits, self.run.epoch_ms(), is_removed=True)
+    def _register(self, habits: Habits, region: str | None) -> None:
+        self.run.note("registered", habits.device_id, region)
+        register(self.cluster, habits, self.run.epoch_ms(), region)
 
     # -- replicas
 
