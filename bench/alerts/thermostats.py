@@ -3,8 +3,8 @@
     python bench/alerts/thermostats.py PORT --devices 20000 --rate 20000 --seconds 60
 
 A few connections carry the readings of all devices at QoS 1, as gateways do. Each device numbers its readings; `ts` is
-the time of the publish. With `--kind unnumbered` a reading has no number; with `lossy` one reading in ten is lost before
-it is sent. One reading in `--each` is too hot, the device's next one is not. Prints how many were acknowledged.
+the time of the publish. With `--kind unnumbered` a reading has no number; with `lossy` one reading in ten is lost
+before it is sent. One reading in `--each` is too hot, the device's next one is not. Prints how many were acknowledged.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ def test_more_muted_alerts_than_there_is_room_for_are_told_in_passes() -> None:
             ends.settle(one.source.partition, one.source.offset)
         found += [one.alert["device_id"] for one in passed]
     assert found == [name for name in names if name not in ("dev-1", "dev-5")]
-    assert (rounds, history.is_closed) == (2, True)
+    assert (rounds, history.is_closed) == (3, True)
 
 
 def test_only_the_ends_of_alerts_that_a_search_can_find_are_remembered() -> None:

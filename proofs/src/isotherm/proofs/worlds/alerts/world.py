@@ -17,8 +17,8 @@ from isotherm.proofs.kernel.network import Network as Sockets
 from isotherm.proofs.kernel.simulation import Process
 from isotherm.proofs.worlds import workers
 from isotherm.proofs.worlds.alerts import truth
-from isotherm.proofs.worlds.alerts.load import DEVICES, INPUT, Device, Habits, draw_habits, register
 from isotherm.proofs.worlds.alerts.lives import FORGET_MS, UNREPORTED_MS, Life, draw_life
+from isotherm.proofs.worlds.alerts.load import DEVICES, INPUT, Device, Habits, draw_habits, register
 from isotherm.proofs.worlds.alerts.metric_silences import MOST_GAPS
 from isotherm.proofs.worlds.alerts.wiring import wired
 from isotherm.proofs.worlds.scenario import Fault, Outcome, Scenario, draw_faults
@@ -67,9 +67,7 @@ def draw_terms(chance: random.Random) -> Terms:
     session_timeout_ms = chance.choice((6_000, 30_000))
     input_ms = chance.choice((60_000, 180_000, 180_000, 600_000, 1_800_000))
     habits = tuple(draw_habits(chance, number) for number in range(chance.randint(1, 5)))
-    lives = tuple(
-        draw_life(chance, is_known=one.is_known, metrics=one.metrics, input_ms=input_ms) for one in habits
-    )
+    lives = tuple(draw_life(chance, is_known=one.is_known, metrics=one.metrics, input_ms=input_ms) for one in habits)
     return Terms(partitions, replicas, session_timeout_ms, input_ms, habits, lives, chance.random() < 0.5)
 
 

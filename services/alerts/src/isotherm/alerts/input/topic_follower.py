@@ -26,7 +26,7 @@ def _do_nothing() -> None:
 class TopicFollower:
     """Gives every record of a topic to `apply`, which decides what becomes of it, until it is closed.
 
-    When Kafka, or `apply`, raises an exception, the topic is read again after a pause. What was applied stays meanwhile.
+    When Kafka, or `apply`, raises an exception, the topic is read again after a pause. What was applied stays.
     """
 
     def __init__(

@@ -104,9 +104,7 @@ class MutedAlerts:
         """Assign the partitions from these offsets; -1 is the end."""
         self._ends = {}
         for number, start in starts.items():
-            _first, end = self._consumer.get_watermark_offsets(
-                TopicPartition(self._topic, number), timeout=_REQUEST_S
-            )
+            _first, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, number), timeout=_REQUEST_S)
             if 0 <= start < end:
                 self._ends[number] = end
         self._consumer.assign([TopicPartition(self._topic, number, starts[number]) for number in self._ends])
