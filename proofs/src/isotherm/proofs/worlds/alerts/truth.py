@@ -26,7 +26,6 @@ from isotherm.proofs.worlds.alerts.wiring import SCHEMAS
 
 ALERTS, LATEST, GROUP = "alerts", "devices.latest", "alerts"
 CHANGELOG = f"{GROUP}-devices-changelog"
-CHANGELOG = f"{GROUP}-devices-changelog"
 REORDER_MS, SILENCE_MS, UNKNOWN_FOR_MS = 5_000, 30_000, 60_000
 PROMPT_MS = 30_000
 """A device whose readings all came sooner than this is silent when its readings say so; otherwise the clocks decide."""
@@ -72,12 +71,6 @@ class DeviceTruth:
     """What can be said of the silences of each metric; nothing when the clocks decide."""
     reports: bool = True
     """The device has given a reading."""
-    is_gone: bool = False
-    """The device is forgotten, or its record was removed: nothing of it is left."""
-    unreported: dict[int, ExpectedAlert] = field(default_factory=dict)
-    """A silence that may be, by `opened_at`: it depends on the clocks whether the first reading comes before it."""
-    metrics: dict[str, MetricLife] = field(default_factory=dict)
-    """What can be said of the silences of each metric; nothing when the clocks decide."""
     is_gone: bool = False
     """The device is forgotten, or its record was removed: nothing of it is left."""
 
