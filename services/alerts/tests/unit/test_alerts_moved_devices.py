@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,8 @@ from isotherm.alerts.routes.matching import group_of
 from isotherm.alerts.routes.notification import with_attributes
 from isotherm.alerts.rules.device_table import DeviceMetadata, DeviceTable
 from isotherm.alerts.settings import AlertsSettings
+from isotherm.alerts.stream import outputs
+from isotherm.servicekit.avro import Decoder, SchemaNotRegisteredError, WriterSchema, encoder, parse
 
 DAY_MS, MINUTE_MS = 86_400_000, 60_000
 RULES: list[dict[str, Any]] = [
@@ -119,3 +121,22 @@ def test_a_second_alert_has_the_attributes_of_its_own_opening() -> None:
         told += given(number * MINUTE_MS, 20.0 if number % 2 else 35.0)(engine, state, device) or []
     assert [one["attributes"]["region"] for one in told] == ["north", "north", "south", "south"]
     assert state.rules == {}
+
+
+def test_alerts_are_written_in_version_1_while_version_2_is_not_registered() -> None:
+    """Who deploys the service before `isotherm apply` has run gets alerts as before, and none is lost."""
+
+    class Registry:
+        def encoder(self, topic: str, schema: dict[str, Any]) -> Callable[[AlertRecord], bytes]:
+            if schema == outputs.ALERT:
+                raise SchemaNotRegisteredError(topic)
+            return encoder(schema, 1)
+
+    encode = outputs._alert_encoder(cast(Any, Registry()), "alerts")
+    (opened,) = given(0)(engine_of(RULES), DeviceRuleState(), None) or []
+    assert Decoder(cast(Any, _WithVersion1()))(encode(opened)).record["alert_id"] == opened["alert_id"]
+
+
+class _WithVersion1:
+    def schema(self, schema_id: int) -> WriterSchema:
+        return WriterSchema(schema_id, outputs.ALERT_WITHOUT_ATTRIBUTES, parse(outputs.ALERT_WITHOUT_ATTRIBUTES))

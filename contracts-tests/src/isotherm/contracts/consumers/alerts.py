@@ -21,7 +21,6 @@ from isotherm.alerts.live_rules.rule_records import TrialRequest
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.notifications.route_runner import READER as ALERT
 from isotherm.alerts.notifications.silence_follower import READER as SILENCE
-from isotherm.alerts.routes.matching import group_of
 from isotherm.alerts.routes.notification import Notification, alert_json, with_attributes
 from isotherm.alerts.routes.silences import SilenceTable, silence_of
 from isotherm.alerts.rules.device_table import DeviceTable
@@ -114,9 +113,7 @@ def _posts(harness: Harness, found: Message) -> object:
     key, body = Notification("webhook", {}, (stated,)).key, alert_json(stated)
     expect("key", key, f"{scenario.DEVICE}/above/temperature/{scenario.MEASURED_MS}/opened")
     expect("opened_at", json.loads(body)["opened_at"], "2026-01-01T00:00:12+00:00")
-    group = group_of(stated, ["region"])
-    expect("group", group, {"region": "north"})
-    return key, body, group
+    return key, body
 
 
 def _mutes(harness: Harness, found: Message) -> object:
@@ -243,7 +240,6 @@ NEEDS = (
             "state": "opened",
             "opened_at": scenario.MEASURED_MS,
             "message": match.type("temperature 29.5 Cel is above 28.0 Cel"),
-            "attributes": {"region": "north"},
         },
         process=_posts,
     ),
