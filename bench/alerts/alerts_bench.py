@@ -4,7 +4,8 @@
 
 capacity   a topic is full of readings; readings for a CPU second of one process, its states recovered before
 headline   115,741 readings/s for ten minutes beside the broker; how far the service falls behind, and its alerts
-reaction   devices publish 20,000 readings/s over MQTT to the real proxy; from a PUBLISH until a consumer has its alert
+reaction   devices publish 20,000 readings/s over MQTT to the real proxy; from a PUBLISH until a consumer has its alert:
+           devices that number their readings, do not, or lose one in ten
 recovery   the changelog holds all devices; from the start of a process until their states are recovered
 
 Five rules; one reading in 10,000 opens an alert, which the device's next reading closes (reaction: one in 1,000). The
@@ -50,7 +51,7 @@ from prepared_readings import FIRST_SEQUENCE, HOT, MILD, BatchWriter, device_nam
 from servers import ProxyServer
 
 INPUT, ALERTS = "thermostat.data", "alerts"
-GOAL_P99_MS = 250
+GOAL_P99_MS = {"numbered": 250, "unnumbered": 500, "lossy": 500}
 GOAL_A_CPU_S = 200_000
 GOAL_RECOVERY_S = 60.0
 GOAL_BEHIND_S = 30.0
@@ -61,7 +62,8 @@ BEFORE = {
     "recovery": "100,000 devices in 24.5 s",
 }
 """The figures of the service that judged one reading at a time."""
-_WARM_UP_S = 15
+_WARM_UP_S = 50
+"""A device without numbers waits for the order of its first 32 readings, of which it gives one a second."""
 _AT_ONCE = 10_000
 _EVERY_MS = 10_000
 _POLL_S = 0.05
@@ -153,22 +155,27 @@ class World:
 
 
 def reaction(world: World, arguments: argparse.Namespace) -> None:
-    """Measure the time from the publish over MQTT until a consumer has the alert."""
+    """Measure the time from the publish over MQTT until a consumer has the alert, for each kind of device."""
+    for kind in arguments.kinds:
+        _react(world, kind, arguments)
+
+
+def _react(world: World, kind: str, arguments: argparse.Namespace) -> None:
     proxy = ProxyServer(world.folder, world.kafka, world.registry, http__host="127.0.0.1")
     with proxy, world.service() as service:
         service.until(lambda _: service.metric("recoveries_total") > 0, "the service is ready", _PATIENCE_S)
         consumer = world.consumer()
         command = [sys.executable, thermostats.__file__, str(proxy.port), "--rate", str(arguments.rate)]
-        command += ["--devices", str(arguments.rate), "--seconds", str(arguments.seconds + _WARM_UP_S)]
+        command += ["--devices", str(arguments.rate), "--seconds", str(arguments.seconds + _WARM_UP_S), "--kind", kind]
         found: list[int] = []
         begin, begin_s = service.sample(), time.monotonic()
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as load:
             while load.poll() is None:
                 for message in consumer.consume(_AT_ONCE, _POLL_S):
                     now_ms = time.time_ns() // 1_000_000
-                    caused_ms = round(world.alert(message.value())["updated_at"].timestamp() * 1000)
-                    if time.monotonic() - begin_s > _WARM_UP_S:
-                        found.append(now_ms - caused_ms)
+                    alert = world.alert(message.value())
+                    if time.monotonic() - begin_s > _WARM_UP_S and alert["device_id"].startswith(kind):
+                        found.append(now_ms - round(alert["updated_at"].timestamp() * 1000))
             assert load.stdout is not None
             acknowledged = int(load.stdout.read())
         end = service.sample()
@@ -176,13 +183,14 @@ def reaction(world: World, arguments: argparse.Namespace) -> None:
         consumer.close()
     seconds = end.at_s - begin.at_s
     print(
-        f"{acknowledged:,} readings acknowledged by the proxy, {acknowledged / seconds:,.0f}/s, load {load_average()}"
+        f"{kind}: {acknowledged:,} readings acknowledged by the proxy, {acknowledged / seconds:,.0f}/s, "
+        f"load {load_average()}"
     )
     print(f"{(end.cpu_s - begin.cpu_s) / seconds:.2f} of a core, {end.resident_mb:,.0f} MB")
     cuts = statistics.quantiles(found, n=100)
     print(f"{len(found):,} alerts: p50 {cuts[49]:,.0f} ms, p99 {cuts[98]:,.0f} ms, most {max(found):,} ms")
-    print(f"mean of all from the proxy's ingest time until Kafka has acknowledged the alert: {inside_ms:,.0f} ms")
-    _judge(cuts[98] < GOAL_P99_MS, f"p99 {cuts[98]:,.0f} ms of {GOAL_P99_MS}")
+    print(f"mean with the warm-up, from the proxy's ingest time until Kafka has the alert: {inside_ms:,.0f} ms")
+    _judge(cuts[98] < GOAL_P99_MS[kind], f"{kind}: p99 {cuts[98]:,.0f} ms of {GOAL_P99_MS[kind]}")
 
 
 def capacity(world: World, arguments: argparse.Namespace) -> None:
@@ -356,6 +364,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="readings of each device in `capacity`")
     parser.add_argument("--rate", type=int, default=20_000, help="readings/s of `reaction`")
     parser.add_argument("--seconds", type=int, default=90, help="of `reaction`, after a warm-up")
+    kinds = thermostats.KINDS
+    parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds, help="of devices of `reaction`")
     parser.add_argument("--headline-rate", type=int, default=115_741)
     parser.add_argument("--headline-seconds", type=float, default=600)
     arguments = parser.parse_args()

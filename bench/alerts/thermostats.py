@@ -3,8 +3,8 @@
     python bench/alerts/thermostats.py PORT --devices 20000 --rate 20000 --seconds 60
 
 A few connections carry the readings of all devices at QoS 1, as gateways do. Each device numbers its readings; `ts` is
-the time of the publish. One reading in `--each` is too hot, the device's next one is not. Prints how many readings were
-acknowledged.
+the time of the publish. With `--kind unnumbered` a reading has no number; with `lossy` one reading in ten is lost
+before it is sent. One reading in `--each` is too hot, the device's next one is not. Prints how many were acknowledged.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _CONNACK_BYTES = _PUBACK_BYTES = 4
 _HOT, _MILD = 35.0, 20.0
 _TICK_S = 0.02
 _MAX_UNACKNOWLEDGED = 20_000
+_LOST_EACH = 10
+KINDS = "numbered", "unnumbered", "lossy"
 
 
 async def gateway(number: int, arguments: argparse.Namespace, end_s: float) -> int:
@@ -26,7 +28,8 @@ async def gateway(number: int, arguments: argparse.Namespace, end_s: float) -> i
     reader, writer = await asyncio.open_connection("127.0.0.1", arguments.port)
     writer.write(connect_packet(f"gateway-{number:03}"))
     await reader.readexactly(_CONNACK_BYTES)
-    names = [f"hot-{device:06}" for device in range(number, arguments.devices, arguments.gateways)]
+    kind = arguments.kind
+    names = [f"{kind}-{device:06}" for device in range(number, arguments.devices, arguments.gateways)]
     rate = arguments.rate / arguments.gateways
     acknowledged = 0
 
@@ -38,18 +41,22 @@ async def gateway(number: int, arguments: argparse.Namespace, end_s: float) -> i
             acknowledged, waiting = acknowledged + waiting // _PUBACK_BYTES, waiting % _PUBACK_BYTES
 
     counting = asyncio.create_task(count())
-    begin_s, sent = time.monotonic(), 0
+    begin_s, turns_done, sent = time.monotonic(), 0, 0
     while (now_s := time.monotonic()) < end_s:
-        due = min(int((now_s - begin_s) * rate), acknowledged + _MAX_UNACKNOWLEDGED)
+        due = min(int((now_s - begin_s) * rate), turns_done + acknowledged - sent + _MAX_UNACKNOWLEDGED)
         now_ms = time.time_ns() // 1_000_000
         packets = []
-        while sent < due:
-            turn, device = divmod(sent, len(names))
+        while turns_done < due:
+            turn, device = divmod(turns_done, len(names))
+            turns_done += 1
+            if kind == "lossy" and (turn * 3 + device) % _LOST_EACH == 0:
+                continue
             # Each device has its own phase, so that the alerts are spread evenly.
             hot = (turn + device * arguments.gateways + number) % arguments.each == 0
             value = (_HOT if hot else _MILD) + turn % 10 / 10
             name = names[device]
-            text = f'{{"id":"{name}","t":{value},"ts":{now_ms},"seq":{turn + 1}}}'
+            numbered = "" if kind == "unnumbered" else f',"seq":{turn + 1}'
+            text = f'{{"id":"{name}","t":{value},"ts":{now_ms}{numbered}}}'
             packets.append(publish_packet(f"devices/{name}/temperature", text.encode(), 1, sent % 65_535 + 1))
             sent += 1
         writer.write(b"".join(packets))
@@ -77,6 +84,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--gateways", type=int, default=20)
     parser.add_argument("--each", type=int, default=1_000)
+    parser.add_argument("--kind", choices=KINDS, default=KINDS[0])
     print(asyncio.run(all_gateways(parser.parse_args())))
 
 

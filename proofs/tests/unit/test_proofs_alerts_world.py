@@ -13,6 +13,9 @@ from faust.transport.drivers import aiokafka as driver
 
 from isotherm.alerts.engine import device_state, reorder
 from isotherm.alerts.engine.device_state import DeviceRuleState
+from isotherm.alerts.engine.rule_engine import RuleEngine
+from isotherm.alerts.engine.silence import SilenceWatch
+from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.stream import faust_app
 from isotherm.alerts.stream.checkpoint import Checkpoints
 from isotherm.alerts.stream.device_state_store import PartitionStates
@@ -52,6 +55,26 @@ def swapping(terms: Terms) -> bool:
 
 def aborting(terms: Terms) -> bool:
     return brief(terms) and any(one.aborted for one in terms.habits)
+
+
+def fading(terms: Terms) -> bool:
+    """A device leaves a metric out for long, and its readings come in order, so that the truth can say something."""
+    return terms.input_ms in (180_000, 600_000) and any(
+        life.fades > 0.01 and not one.swapped and not one.held_back and one.interval_ms < 10_000
+        for one, life in zip(terms.habits, terms.lives, strict=True)
+    )
+
+
+def unreported(terms: Terms) -> bool:
+    return brief(terms) and any(one.first_ms is None for one in terms.lives)
+
+
+def forgetting(terms: Terms) -> bool:
+    return brief(terms) and terms.forgets and not all(one.is_known for one in terms.habits)
+
+
+def removing(terms: Terms) -> bool:
+    return brief(terms) and not terms.forgets and any(one.removed_ms is not None for one in terms.lives)
 
 
 def test_the_code_as_it_is_has_no_finding_and_each_seed_has_one_trace() -> None:
@@ -117,6 +140,22 @@ def store_no_state_without_alert(patch: Patch) -> None:
     patch.setattr(Outputs, "write_quiet", lambda *_: None)
 
 
+def look_at_no_metric(patch: Patch) -> None:
+    patch.setattr(SilenceWatch, "look_at_metrics", lambda *_: None)
+
+
+def expect_no_report(patch: Patch) -> None:
+    patch.setattr(SilenceWatch, "unreported_ms", lambda *_: None)
+
+
+def forget_no_device(patch: Patch) -> None:
+    patch.setattr(RuleEngine, "_forgotten_ms", lambda *_: None)
+
+
+def keep_the_state_of_a_removed_device(patch: Patch) -> None:
+    patch.setattr(DeviceTable, "removed_ms", lambda *_: None)
+
+
 Suits = Callable[[Terms], bool]
 
 
@@ -132,6 +171,10 @@ Suits = Callable[[Terms], bool]
         pytest.param(store_no_state_without_alert, 0, busy, KILLS, "", marks=pytest.mark.long),
         pytest.param(recover_no_state, 0, busy, KILLS, "", marks=pytest.mark.long),
         pytest.param(commit_one_record_more_than_was_processed, 0, busy, KILLS, "", marks=pytest.mark.long),
+        pytest.param(look_at_no_metric, 96, fading, (), "is missing between", marks=pytest.mark.long),
+        pytest.param(expect_no_report, 38, unreported, (), "silent", marks=pytest.mark.long),
+        pytest.param(forget_no_device, 119, forgetting, (), "is gone", marks=pytest.mark.long),
+        pytest.param(keep_the_state_of_a_removed_device, 105, removing, (), "is gone", marks=pytest.mark.long),
     ],
 )
 def test_a_fault_in_the_code_is_convicted(

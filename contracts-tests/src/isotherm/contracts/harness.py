@@ -21,7 +21,7 @@ from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
 from isotherm.contracts.schema_catalog import JsonSchema, SchemaCatalog
 from isotherm.kcql.dates import epoch_ms
-from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.avro import Decoder, RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.registry_client import Schema, SchemaRegistryClient
 from isotherm.servicekit.settings import RegistrySettings
 from isotherm.stack.artifacts import Artifacts
@@ -61,6 +61,16 @@ class OfflineRegistry(SchemaRegistry):
     def register(self, topic: str, schema: JsonSchema) -> int:
         """Register another version for a topic's subject; its id."""
         return int(self.client.register_schema(f"{topic}-value", Schema(json.dumps(schema), "AVRO")))
+
+    def schema_id(self, subject: str, schema: JsonSchema) -> int:
+        """Return the id under which `subject` holds exactly this schema. Raises SchemaNotRegisteredError.
+
+        A registry in memory is never unavailable; for a schema that it does not have, its code is not that of a server.
+        """
+        try:
+            return super().schema_id(subject, schema)
+        except RegistryUnavailableError as error:
+            raise SchemaNotRegisteredError(str(error)) from error
 
 
 class RecordingProducer:

@@ -7,11 +7,20 @@ import random
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from isotherm.alerts.engine import rhythm
+from isotherm.alerts.engine.device_state import MetricState
+from isotherm.alerts.rules.kinds import Bounds
 
 DAY_MS = 86_400_000
 DAYS = 7
 MIN_DRIFT_LAG_MS = 600_000
 """How far behind a drifting clock begins."""
+MAX_FALSE_SILENCES = 10
+"""Most silences of living devices, of a thousand that live for two to seven days."""
+MAX_MEDIAN_GAPS = 30
+"""Within so many of a device's median gaps after its last reading its death is told."""
 
 
 @dataclass(frozen=True)
@@ -89,3 +98,22 @@ def devices(count: int, seed: int, shortest_ms: float, longest_ms: float) -> Ite
         # A clock that runs ahead reaches the limit of `max_skew_ms`: it loses up to 1 %.
         rate, lag_ms = (1.0 - chance.uniform(0.0, 0.01), MIN_DRIFT_LAG_MS) if is_drifting else (1.0, 0)
         yield Irregular(kind, times, rate, lag_ms)
+
+
+class Judged(NamedTuple):
+    """How often a living device was silent by mistake, and when its death was told, in its median gaps."""
+
+    false_silences: int
+    told_after: float
+
+
+def judge(device: Irregular, bounds: Bounds) -> Judged:
+    """Judge each gap of a device by its rhythm, as the engine does, and its death."""
+    metric, false = MetricState(event_time_ms=device.times[0]), 0
+    for at_ms in device.times[1:]:
+        gap_ms, limit_ms = at_ms - metric.event_time_ms, rhythm.limit_ms(metric, bounds)
+        false += limit_ms is not None and gap_ms > limit_ms
+        metric.event_time_ms = at_ms
+        rhythm.learn(metric, gap_ms, limit_ms)
+    limit_ms = rhythm.limit_ms(metric, bounds)
+    return Judged(false, math.inf if limit_ms is None else limit_ms / device.median_gap_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import socket
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,19 +13,15 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from prometheus_client import Counter
-from pydantic import SecretStr
-from route_targets import HttpServer, RawServer, alert, drip, hang
+from route_targets import HttpServer, alert
 
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.notifications import route_runner
 from isotherm.alerts.notifications.alert_reader import AlertReader
-from isotherm.alerts.notifications.delivery import Delivery
 from isotherm.alerts.notifications.http_target import HttpTarget
 from isotherm.alerts.notifications.route_runner import RouteClients, RouteRunner
-from isotherm.alerts.notifications.targets import NotDeliveredError, RefusedError
 from isotherm.alerts.routes.kinds import WebhookRoute
 from isotherm.alerts.routes.matching import RouteFilter
-from isotherm.alerts.routes.notification import Notification
 from isotherm.alerts.routes.silences import Silence, SilenceTable
 from isotherm.connector.errors.dead_letters import DeadLetterRecord
 from isotherm.servicekit.health import Health
@@ -304,41 +300,6 @@ def test_an_answer_is_its_status_whatever_its_body_is(world: Callable[..., World
         server.close()
 
 
-@pytest.mark.parametrize(
-    "behave",
-    [hang, drip(b"HTTP/1.1 200 OK\r\nX: "), drip(b"no HTTP at all\r\n"), lambda connection: connection.close()],
-)
-def test_a_server_that_hangs_drips_or_lies_ends_no_attempt_late(behave: Callable[..., None]) -> None:
-    server = RawServer(behave)
-    url = f"http://127.0.0.1:{server.port}/"
-    route = WebhookRoute.model_validate({"kind": "webhook", "name": "r", "url": url, "timeout_ms": 300})
-    target = HttpTarget(route)
-    for _ in range(2):
-        with pytest.raises(NotDeliveredError, match="no answer"):
-            target.send(Notification("r", {}, (alert(),)))
-    target.close()
-    server.close()
-
-
-@pytest.mark.parametrize("rest", ["Content-Length: 9\r\n\r\nok", "Transfer-Encoding: chunked\r\n\r\nnonsense"])
-@pytest.mark.parametrize("hangs", [True, False])
-def test_a_status_decides_even_if_the_body_never_comes_or_is_broken(rest: str, hangs: bool) -> None:
-    def behave(connection: socket.socket) -> None:
-        connection.recv(65_536)
-        connection.sendall(b"HTTP/1.1 200 OK\r\n" + rest.encode())
-        if hangs:
-            hang(connection)
-
-    server = RawServer(behave)
-    url = f"http://127.0.0.1:{server.port}/"
-    target = HttpTarget(WebhookRoute.model_validate({"kind": "webhook", "name": "r", "url": url, "timeout_ms": 1_000}))
-    for _ in range(2):
-        target.send(Notification("r", {}, (alert(),)))
-    assert server.connections == 2
-    target.close()
-    server.close()
-
-
 def test_many_notifications_for_a_slow_target_leave_kafka_its_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that does not poll loses its partitions, and what it tells meanwhile is told again for ever."""
     monkeypatch.setattr(route_runner, "_TURN_S", 0.0)
@@ -361,19 +322,6 @@ def test_many_notifications_for_a_slow_target_leave_kafka_its_polls(monkeypatch:
     assert all(one != other or one == "poll" for one, other in itertools.pairwise(happened))
 
 
-def test_a_pause_begins_with_the_answer() -> None:
-    times = iter((0.0, 10.0))
-
-    def fail(_notification: object) -> None:
-        raise NotDeliveredError("answered 429", retry_after_s=5.0)
-
-    taken: Any = SimpleNamespace(notification=None)
-    target: Any = SimpleNamespace(send=fail)
-    delivery = Delivery(taken, 60_000, 0.0)
-    assert delivery.attempt(target, lambda: next(times)) == "answered 429"
-    assert delivery.next_s == 15.0
-
-
 def test_how_far_silences_are_dealt_with_is_committed_although_nothing_happens() -> None:
     """Else a restart would tell again what the end of a silence has told long ago."""
     consumer = Consumer([])
@@ -386,29 +334,6 @@ def test_how_far_silences_are_dealt_with_is_committed_although_nothing_happens()
     assert consumer.committed_offsets == {0: 0}
 
 
-def test_a_secret_in_a_header_that_cannot_be_sent_is_not_shown() -> None:
-    given = WebhookRoute.model_validate({"kind": "webhook", "name": "r", "url": "http://127.0.0.1:9/"})
-    # The settings refuse such a token; the target does not count on it.
-    route = given.model_copy(update={"authorization_token": SecretStr("hidden\nhidden")})
-    target = HttpTarget(route)
-    with pytest.raises((NotDeliveredError, RefusedError)) as caught:
-        target.send(Notification("r", {}, (alert(),)))
-    assert "hidden" not in f"{caught.value}{caught.value.__cause__}"
-    target.close()
-
-
-def test_a_pause_that_the_server_asks_for_is_kept_within_a_bound() -> None:
-    for asked, kept in (("7", 7.0), ("999999", 300.0), ("soon", 0.0)):
-        server = HttpServer({"Retry-After": asked})
-        server.answers.put(429)
-        target = HttpTarget(WebhookRoute.model_validate({"kind": "webhook", "name": "r", "url": server.url}))
-        with pytest.raises(NotDeliveredError) as caught:
-            target.send(Notification("r", {}, (alert(),)))
-        assert caught.value.retry_after_s == kept
-        target.close()
-        server.close()
-
-
 def test_a_silence_mutes_and_is_counted(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = Consumer([alert("muted"), alert("told", rule="silent")])
     made = World(monkeypatch, [consumer], server.url)
@@ -419,3 +344,22 @@ def test_a_silence_mutes_and_is_counted(server: HttpServer, monkeypatch: pytest.
     assert server.received.get(timeout=LIMIT_S).headers["Idempotency-Key"] == "told/above/temperature/1/opened"
     assert server.received.empty()
     assert made.counted(made.metrics.route_alerts, "silenced") == 1
+
+
+def test_the_end_of_an_alert_is_told_with_the_attributes_of_its_opening(server: HttpServer, monkeypatch: Any) -> None:
+    """Alertmanager knows an alert by its labels: with others it would never resolve the first one."""
+    kept = {"region": "north"}
+    told = [alert("new", attributes=kept), alert("new", "closed", attributes=kept), alert("old", attributes=None)]
+    consumer = Consumer(told)
+    made = World(monkeypatch, [consumer], server.url, group_by=["region"], group_wait_ms=0, group_interval_ms=0)
+    made.runner._attributes = lambda _device: {"home": None, "region": "south", "model": None}
+    made.runner.start()
+    until(lambda: consumer.committed_offsets == {0: 3})
+    made.runner.close()
+    by_region: dict[str, list[tuple[str, str]]] = {}
+    while not server.received.empty():
+        post = json.loads(server.received.get().body)
+        seen = by_region.setdefault(post["group"]["region"], [])
+        seen += [(one["device_id"], one["state"]) for one in post["alerts"]]
+    assert by_region["north"][-1] == ("new", "closed")
+    assert by_region["south"] == [("old", "opened")]

@@ -54,6 +54,9 @@ class Record:
     def offset(self) -> int:
         return self._offset
 
+    def partition(self) -> int:
+        return 0
+
     def timestamp(self) -> tuple[int, int]:
         return 1, NOW
 
@@ -98,7 +101,11 @@ class Consumer:
     def get_watermark_offsets(self, *_: Any, **__: Any) -> tuple[int, int]:
         return 0, self._end
 
-    def list_topics(self, *_: Any, **__: Any) -> None: ...
+    def list_topics(self, topic: str, **_: Any) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions={0: None})})
+
+    def consume(self, _most: int, _s: float) -> list[Record]:
+        return []
 
     def assign(self, _: Any) -> None: ...
 

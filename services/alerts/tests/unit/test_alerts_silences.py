@@ -125,9 +125,11 @@ class History:
         return PendingAlert(self.stored[message.offset()][0], source_record(message))
 
 
-def ends_of(table: SilenceTable, history: History, checked_ms: int = 0, read_delay_ms: int = 0) -> SilenceEnds:
+def ends_of(
+    table: SilenceTable, history: History, checked_ms: int = 0, read_delay_ms: int = 0, max_found: int = 100
+) -> SilenceEnds:
     consumer: Any = history
-    return SilenceEnds(table, "alerts", lambda: consumer, history.pending_of, checked_ms, read_delay_ms)
+    return SilenceEnds(table, "alerts", lambda: consumer, history.pending_of, checked_ms, read_delay_ms, max_found)
 
 
 def told(ends: SilenceEnds, now_ms: int) -> list[PendingAlert]:
@@ -255,3 +257,34 @@ def test_an_alert_that_closes_while_a_route_searches_is_not_told_as_open_afterwa
     assert ends.step(2_500) == []
     ends.note(alert("dev-1", "closed"))
     assert [one.alert["device_id"] for one in told(ends, 2_500)] == ["dev-2"]
+
+
+def test_more_muted_alerts_than_there_is_room_for_are_told_in_passes() -> None:
+    names = [f"dev-{number}" for number in range(7)]
+    opened = [(alert(name), 1_500) for name in names]
+    closed = [(alert(name, "closed"), 1_600) for name in ("dev-1", "dev-5")]
+    history = History(*opened, *closed)
+    ends = ends_of(table_of(silence_of(record())), history, max_found=3)
+    found, rounds = list[str](), 0
+    while ends.checked_ms < 2_500:
+        passed = ends.step(2_500)
+        assert len(passed) <= 3
+        rounds += bool(passed)
+        # Nothing more is read before these are told.
+        assert not (passed and ends.is_busy)
+        assert passed == [] or ends.step(2_500) == []
+        for one in passed:
+            ends.settle(one.source.partition, one.source.offset)
+        found += [one.alert["device_id"] for one in passed]
+    assert found == [name for name in names if name not in ("dev-1", "dev-5")]
+    assert (rounds, history.is_closed) == (3, True)
+
+
+def test_only_the_ends_of_alerts_that_a_search_can_find_are_remembered() -> None:
+    history = History((alert("dev-1"), 1_500), (alert("dev-2"), 1_600))
+    ends = ends_of(table_of(silence_of(record())), history)
+    assert ends.step(2_500) == []
+    for number in range(9):
+        ends.note(alert(f"other-{number}", "closed", attributes={"region": "south"}))
+    ends.note(alert("dev-1", "closed"))
+    assert len(ends._closed) == 1

@@ -21,7 +21,7 @@ from isotherm.alerts.live_rules.rule_records import TrialRequest
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.notifications.route_runner import READER as ALERT
 from isotherm.alerts.notifications.silence_follower import READER as SILENCE
-from isotherm.alerts.routes.notification import Notification, alert_json
+from isotherm.alerts.routes.notification import Notification, alert_json, with_attributes
 from isotherm.alerts.routes.silences import SilenceTable, silence_of
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.rules.group_means import GroupMeans
@@ -109,7 +109,8 @@ def _reading(provider: str, name: str, key: str, event_time_ms: int, sequence: i
 
 def _posts(harness: Harness, found: Message) -> object:
     alert = Decoder(harness.registry, ALERT)(found.value).record
-    key, body = Notification("webhook", {}, (alert,)).key, alert_json(alert)
+    stated = with_attributes(alert, {})
+    key, body = Notification("webhook", {}, (stated,)).key, alert_json(stated)
     expect("key", key, f"{scenario.DEVICE}/above/temperature/{scenario.MEASURED_MS}/opened")
     expect("opened_at", json.loads(body)["opened_at"], "2026-01-01T00:00:12+00:00")
     return key, body
@@ -229,7 +230,7 @@ NEEDS = (
         scenario.ALERT_OPENED,
         SETTINGS.alerts_topic,
         "Alert",
-        1,
+        2,
         key=scenario.DEVICE,
         value={
             "alert_id": f"{scenario.DEVICE}/above/temperature/{scenario.MEASURED_MS}",

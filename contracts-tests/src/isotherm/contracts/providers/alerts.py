@@ -57,7 +57,9 @@ def messages(harness: Harness) -> Mapping[str, Message]:
     metrics = Metrics()
     with seam.recorded_kafka(harness) as found:
         producer = service.outputs_producer(SETTINGS)
-        asyncio.run(_live(processor(harness, DeviceTable(SETTINGS.rule_book(), {}), producer, metrics)))
+        devices = DeviceTable(SETTINGS.rule_book(), {})
+        devices.put(scenario.DEVICE, {"home": None, "region": "north", "model": None, "thresholds": {}})
+        asyncio.run(_live(processor(harness, devices, producer, metrics)))
         opened, closed = [one for one in found if one.topic == SETTINGS.alerts_topic]
         (state,) = [one for one in found if one.topic == SETTINGS.latest_topic]
         asyncio.run(_dead_letter(harness, metrics))

@@ -91,7 +91,7 @@ CORES = {
         f"{_ALERTS}/engine",
         "trend device_state conditions reorder alert_records reading rule_engine",
         _ALERTS_TESTS,
-        "engine_limits rules trend two_metrics reorder bounds windows combinations rule_changes",
+        "engine_limits rules trend two_metrics reorder bounds windows combinations rule_changes moved_devices",
     ),
     "alert-rules": _core(
         _ALERTS,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-import zlib
 from dataclasses import dataclass, field
+
+from aiokafka.partitioner import murmur2
 
 from isotherm.proofs.kafka.cluster import Cluster
 from isotherm.proofs.kafka.log import Batch, Payload
 from isotherm.proofs.kernel.simulation import Simulation
+from isotherm.proofs.worlds.alerts.lives import Life, draw_fading_ms
 from isotherm.proofs.worlds.alerts.wiring import ENCODERS
 
 INPUT, DEVICES = "thermostat.data", "devices"
@@ -66,6 +68,7 @@ class Device:
     """One device, whose readings are written to the model's log."""
 
     habits: Habits
+    life: Life
     run: Simulation
     cluster: Cluster
     until_ms: float
@@ -77,11 +80,14 @@ class Device:
     _written: list[Payload] = field(default_factory=list)
     _held: list[Payload] = field(default_factory=list)
     _holds_until_ms: float = 0.0
+    _fades_until_ms: float = 0.0
 
     def start(self) -> None:
-        """Begin to measure at a time of its own."""
-        self.run.call_later(self.chance.uniform(0.0, self.habits.interval_ms), self._measure)
-        self.run.call_later(self.until_ms, self._stop_holding)
+        """Begin to measure at a time of its own, if it ever does."""
+        delay_ms = self.chance.uniform(0.0, self.habits.interval_ms)
+        if self.life.first_ms is not None:
+            self.run.call_later(self.life.first_ms + delay_ms, self._measure)
+            self.run.call_later(self.until_ms, self._stop_holding)
 
     def _measure(self) -> None:
         run, habits, random = self.run, self.habits, self.chance
@@ -92,12 +98,19 @@ class Device:
         if random.random() < habits.swapped:
             run.call_later(min(400.0, wait_ms / 3), lambda: self._swap(readings))
         else:
-            self._give([one for one in readings if random.random() >= habits.lost])
+            given = [one for one in readings if random.random() >= habits.lost]
+            self._give([one for one in given if one is not readings[-1] or not self._is_faded()])
         if random.random() < habits.pause:
             wait_ms += random.choice((20_000, 45_000, 200_000))
         if random.random() < habits.held_back:
             self._holds_until_ms = run.now_ms + random.choice((10_000, 90_000))
         run.call_later(wait_ms, self._measure)
+
+    def _is_faded(self) -> bool:
+        """Return whether the last of several metrics is left out now."""
+        if self.life.fades and self.run.now_ms >= self._fades_until_ms and self.chance.random() < self.life.fades:
+            self._fades_until_ms = self.run.now_ms + draw_fading_ms(self.chance)
+        return self.run.now_ms < self._fades_until_ms
 
     def _swap(self, earlier: list[Payload]) -> None:
         """Write readings after later ones."""
@@ -164,13 +177,13 @@ class Device:
 
 
 def partition_of(cluster: Cluster, device_id: str) -> tuple[str, int]:
-    """Return the partition of a device's readings."""
-    return INPUT, zlib.crc32(device_id.encode()) % cluster.partition_counts()[INPUT]
+    """Return the partition of a device's readings: that on which every producer puts them."""
+    return INPUT, (murmur2(device_id.encode()) & 0x7FFFFFFF) % cluster.partition_counts()[INPUT]
 
 
-def register(cluster: Cluster, habits: Habits) -> None:
-    """Write the record of a device that is known."""
+def register(cluster: Cluster, habits: Habits, at_ms: float, region: str | None) -> None:
+    """Write the record of a device that is known, with the time `at_ms` (epoch ms); without a region its tombstone."""
     if habits.is_known:
-        record = {"device_id": habits.device_id, "home": None, "room": None, "region": None, "model": None}
-        value = ENCODERS["Device"]({**record, "thresholds": {}})
-        cluster.produce((DEVICES, 0), Batch([Payload(habits.device_id.encode(), value)]))
+        record = {"device_id": habits.device_id, "home": None, "room": None, "region": region, "model": None}
+        value = None if region is None else ENCODERS["Device"]({**record, "thresholds": {}})
+        cluster.produce((DEVICES, 0), Batch([Payload(habits.device_id.encode(), value, (), int(at_ms))]))

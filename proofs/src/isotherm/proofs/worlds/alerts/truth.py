@@ -6,8 +6,9 @@ It reads the model's topics and the committed offsets, and knows nothing of the 
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -17,10 +18,14 @@ from isotherm.proofs.history.checking.collection import AlertInput
 from isotherm.proofs.history.checking.incidents import Turn, incidents, turns
 from isotherm.proofs.history.format import AlertRule
 from isotherm.proofs.kafka.cluster import Cluster
-from isotherm.proofs.worlds.alerts.load import INPUT
+from isotherm.proofs.worlds.alerts import metric_silences
+from isotherm.proofs.worlds.alerts.lives import UNREPORTED_MS
+from isotherm.proofs.worlds.alerts.load import DEVICES, INPUT, METRICS
+from isotherm.proofs.worlds.alerts.metric_silences import MetricLife
 from isotherm.proofs.worlds.alerts.wiring import SCHEMAS
 
 ALERTS, LATEST, GROUP = "alerts", "devices.latest", "alerts"
+CHANGELOG = f"{GROUP}-devices-changelog"
 REORDER_MS, SILENCE_MS, UNKNOWN_FOR_MS = 5_000, 30_000, 60_000
 PROMPT_MS = 30_000
 """A device whose readings all came sooner than this is silent when its readings say so; otherwise the clocks decide."""
@@ -60,6 +65,14 @@ class DeviceTruth:
     """By series and `opened_at`; None where the promise allows several outcomes."""
     newest: dict[str, float]
     """By metric, the value that is the newest by event time; not of metrics whose order is not certain."""
+    unreported: dict[int, ExpectedAlert] = field(default_factory=dict)
+    """A silence that may be, by `opened_at`: it depends on the clocks whether the first reading comes before it."""
+    metrics: dict[str, MetricLife] = field(default_factory=dict)
+    """What can be said of the silences of each metric; nothing when the clocks decide."""
+    reports: bool = True
+    """The device has given a reading."""
+    is_gone: bool = False
+    """The device is forgotten, or its record was removed: nothing of it is left."""
 
 
 def read(cluster: Cluster, topic: str, schema: str) -> Iterator[tuple[tuple[str, int], int, int, dict[str, Any]]]:
@@ -78,32 +91,106 @@ def _plain(value: Any) -> Any:
     return round(value.timestamp() * 1000) if isinstance(value, datetime) else value
 
 
-def expected(cluster: Cluster, known: Mapping[str, bool]) -> dict[str, DeviceTruth]:
-    """Return what must be of each device with readings; `known` says whether the topic of devices has it."""
+@dataclass(frozen=True)
+class Registered:
+    """What the topic of devices has about a device: the times (epoch ms) of its record and of its tombstone."""
+
+    since_ms: int
+    removed_ms: int | None = None
+
+
+def registered(cluster: Cluster) -> dict[str, Registered]:
+    """Return the devices that have a record, or had one."""
+    found: dict[str, Registered] = {}
+    log = cluster.log_of((DEVICES, 0))
+    for one in log.read(log.start, 1 << 30)[0]:
+        device, at_ms = (one.payload.key or b"").decode(), one.payload.timestamp_ms
+        known = found.get(device, Registered(at_ms))
+        found[device] = replace(known, removed_ms=at_ms if one.payload.value is None else None)
+    return found
+
+
+def expected(cluster: Cluster, forget_ms: int) -> dict[str, DeviceTruth]:
+    """Return what must be of each device that has given readings or has a record.
+
+    Devices without a record are forgotten after `forget_ms` without a reading; 0: never.
+    """
     readings: dict[str, list[AlertInput]] = {}
     for (_, number), offset, appended, one in read(cluster, INPUT, "SensorReading"):
         entry = AlertInput(
             number, offset, one["event_time"], one["sequence"], one["value"], one["metric"], appended, offset
         )
         readings.setdefault(one["device_id"], []).append(entry)
-    return {device: _truth_of(device, found, is_known=known[device]) for device, found in readings.items()}
+    records = registered(cluster)
+    truths = {}
+    for device in sorted(readings.keys() | records.keys()):
+        found, record = readings.get(device, []), records.get(device)
+        truth = _truth_of(device, found, record)
+        if record is None and forget_ms:
+            _forget(truth, found, forget_ms)
+        truths[device] = truth
+    return truths
 
 
-def _truth_of(device: str, readings: list[AlertInput], *, is_known: bool) -> DeviceTruth:
+def _truth_of(device: str, readings: list[AlertInput], record: Registered | None) -> DeviceTruth:
     orders = {
         metric: turns([one for one in readings if one.metric == metric], REORDER_MS)
         for metric in sorted({one.metric for one in readings})
     }
-    truth = DeviceTruth({}, {metric: order[-1].value for metric, order in orders.items() if order})
+    newest = {metric: order[-1].value for metric, order in orders.items() if order}
+    truth = DeviceTruth({}, newest, reports=bool(readings))
     for rule in RULES:
         if rule.metric in orders:
             series = Series(device, rule.name, rule.metric)
             truth.alerts[series] = _of_rule(orders[rule.metric], rule)
     signs = _signs_of_life(readings, orders)
-    truth.alerts[Series(device, "silent", None)] = None if signs is None else _silences(signs, readings)
+    silent = Series(device, "silent", None)
+    truth.alerts[silent] = None if signs is None else _silences(signs, readings)
     unknown = Series(device, "unknown-device", None)
-    truth.alerts[unknown] = {} if is_known else None if signs is None else _unknown(signs)
+    truth.alerts[unknown] = {} if record is not None else None if signs is None else _unknown(signs)
+    if record is not None:
+        _expect_report(truth, silent, signs, record)
+    if signs is not None and truth.alerts[silent] is not None:
+        truth.metrics = {metric: _life_of(metric, readings) for metric in orders}
+    if record is not None and record.removed_ms is not None:
+        # Who reads the tombstone first filters the readings, so what has opened before it is not certain.
+        truth.is_gone, truth.newest, truth.metrics = True, {}, {}
+        truth.alerts = dict.fromkeys([*truth.alerts, *(Series(device, "silent", metric) for metric in orders)])
     return truth
+
+
+def _expect_report(truth: DeviceTruth, silent: Series, signs: list[int] | None, record: Registered) -> None:
+    """Expect that a device which gives no reading for a while after its record is told."""
+    alerts, at = truth.alerts[silent], record.since_ms + UNREPORTED_MS
+    if signs is None or alerts is None:
+        return
+    if not signs:
+        alerts[at] = ExpectedAlert((at, None))
+    elif signs[0] > at:
+        truth.unreported[at] = ExpectedAlert((at, None), (signs[0], None))
+
+
+def _life_of(metric: str, readings: list[AlertInput]) -> MetricLife:
+    own = sorted({one.event_time for one in readings if one.metric == metric})
+    return MetricLife(own, sorted({one.event_time for one in readings if one.metric != metric}), None)
+
+
+def _forget(truth: DeviceTruth, readings: list[AlertInput], forget_ms: int) -> None:
+    """Expect that a device without a record closes its alerts, and is forgotten, so long after its last reading."""
+    times = sorted(one.event_time for one in readings)
+    at = times[-1] + forget_ms
+    truth.is_gone, truth.newest = True, {}
+    if any(after - before >= forget_ms for before, after in itertools.pairwise(times)):
+        # It was forgotten before, and came back as another one.
+        truth.alerts, truth.metrics = dict.fromkeys(truth.alerts), {}
+        return
+    for series, alerts in truth.alerts.items():
+        if alerts is not None:
+            truth.alerts[series] = {
+                opened: one if one.closed else replace(one, closed=(max(at, opened + 1), None))
+                for opened, one in alerts.items()
+            }
+    truth.metrics = {metric: replace(one, forgotten_ms=at) for metric, one in truth.metrics.items()}
 
 
 def _of_rule(order: list[Turn] | None, rule: AlertRule) -> dict[int, ExpectedAlert] | None:
@@ -135,6 +222,8 @@ def _signs_of_life(readings: list[AlertInput], orders: Mapping[str, list[Turn] |
 
 def _silences(signs: list[int], readings: list[AlertInput]) -> dict[int, ExpectedAlert] | None:
     first = {(one.metric, one.event_time, one.sequence): one for one in reversed(readings)}
+    if not signs:
+        return {}
     if any(one.appended - one.event_time > PROMPT_MS for one in first.values()):
         return None
     found = {}
@@ -161,18 +250,42 @@ def findings(cluster: Cluster, truths: Mapping[str, DeviceTruth]) -> list[str]:
             found.append(f"{record['alert_id']} {record['state']} is repeated with other contents")
         if record["state"] == "closed" and "opened" not in alert:
             found.append(f"{record['alert_id']} closed before it opened")
+        if record["attributes"] != next(iter(alert.values()))["attributes"]:
+            found.append(f"{record['alert_id']} closed with the attributes of another place")
     ids = [record["alert_id"] for alert in states.values() for record in list(alert.values())[:1]]
     found += [f"{one} is the id of two incidents" for one in sorted(set(ids)) if ids.count(one) > 1]
     for device, truth in truths.items():
         for series, alerts in truth.alerts.items():
             if alerts is not None:
-                seen = {at: alert for (other, at), alert in states.items() if other == series}
-                found += _differences(series, alerts, seen)
+                seen = _states_of(states, series)
+                may_be = truth.unreported if series == Series(device, "silent", None) else {}
+                found += _differences(series, alerts | {at: one for at, one in may_be.items() if at in seen}, seen)
+        silences = {metric: Series(device, "silent", metric) for metric in METRICS}
+        for metric, life in truth.metrics.items():
+            seen = _states_of(states, silences[metric])
+            found += metric_silences.findings(f"{device}/silent/{metric}", life, seen, SILENCE_MS)
         known = {series for series, _ in states if series.device == device}
         found += [
-            f"{series} has alerts, but no such rule applies" for series in sorted(known - truth.alerts.keys(), key=str)
+            f"{series} has alerts, but no such rule applies"
+            for series in sorted(known - truth.alerts.keys() - set(silences.values()), key=str)
         ]
-    return [*found, *_latest_findings(cluster, truths)]
+    still_open = {
+        device: sorted(
+            alert["opened"]["alert_id"]
+            for (series, _), alert in states.items()
+            if series.device == device and "opened" in alert and "closed" not in alert
+        )
+        for device in truths
+    }
+    gone = [device for device, truth in truths.items() if truth.is_gone]
+    found += [f"{one} is open, but its device is gone" for device in gone for one in still_open[device]]
+    return [*found, *_latest_findings(cluster, truths, still_open)]
+
+
+def _states_of(
+    states: Mapping[tuple[Series, int], Mapping[str, Mapping[str, Any]]], series: Series
+) -> dict[int, Mapping[str, Mapping[str, Any]]]:
+    return {at: alert for (other, at), alert in states.items() if other == series}
 
 
 def _differences(
@@ -193,25 +306,38 @@ def _differences(
                     yield f"{name} says {record['updated_at']}, {record['value']}, not {seen}"
 
 
-def _latest_findings(cluster: Cluster, truths: Mapping[str, DeviceTruth]) -> Iterator[str]:
+def _latest_findings(
+    cluster: Cluster, truths: Mapping[str, DeviceTruth], still_open: Mapping[str, list[str]]
+) -> Iterator[str]:
     newest = {record["device_id"]: record for _, _, _, record in read(cluster, LATEST, "DeviceState")}
+    for topic, what in ((LATEST, "newest state"), (CHANGELOG, "state in the changelog")):
+        kept = _kept_keys(cluster, topic)
+        for device, truth in truths.items():
+            if truth.is_gone and device in kept:
+                yield f"{device} is gone, but has a {what}"
     for device, truth in truths.items():
         record = newest.get(device)
+        if truth.is_gone:
+            continue
         if record is None:
-            yield f"{device} has no newest state"
+            if truth.reports or still_open[device]:
+                yield f"{device} has no newest state"
             continue
         values = {metric: record["latest"].get(metric, {}).get("value") for metric in truth.newest}
         if values != truth.newest:
             yield f"the newest state of {device} has {values}, not {truth.newest}"
-        if None not in truth.alerts.values():
-            still_open = sorted(
-                "/".join(filter(None, (*series, str(at))))
-                for series, alerts in truth.alerts.items()
-                for at, one in (alerts or {}).items()
-                if one.closed is None
-            )
-            if record["open_alerts"] != still_open:
-                yield f"the newest state of {device} has {record['open_alerts']} open, not {still_open}"
+        if record["open_alerts"] != still_open[device]:
+            yield f"the newest state of {device} has {record['open_alerts']} open, not {still_open[device]}"
+
+
+def _kept_keys(cluster: Cluster, topic: str) -> set[str]:
+    """Return the keys whose newest record is no tombstone."""
+    newest: dict[str, bool] = {}
+    for number in range(cluster.partition_counts()[topic]):
+        log = cluster.log_of((topic, number))
+        for one in log.read(log.start, 1 << 30)[0]:
+            newest[(one.payload.key or b"").decode()] = one.payload.value is not None
+    return {key for key, is_kept in newest.items() if is_kept}
 
 
 def unread(cluster: Cluster) -> list[str]:

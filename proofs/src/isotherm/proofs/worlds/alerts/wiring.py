@@ -35,7 +35,7 @@ _MODULES = "isotherm.", "faust.", "mode.", "aiokafka."
 SCHEMAS: dict[int, Mapping[str, Any]] = {
     1: isotherm.schemas.schema("SensorReading", 1),
     2: isotherm.schemas.schema("Device", 1),
-    3: isotherm.schemas.schema("Alert", 1),
+    3: isotherm.schemas.schema("Alert", 2),
     4: isotherm.schemas.schema("DeviceState", 2),
 }
 _REGISTRY = Registry(SCHEMAS)

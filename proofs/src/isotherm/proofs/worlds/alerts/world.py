@@ -17,7 +17,9 @@ from isotherm.proofs.kernel.network import Network as Sockets
 from isotherm.proofs.kernel.simulation import Process
 from isotherm.proofs.worlds import workers
 from isotherm.proofs.worlds.alerts import truth
+from isotherm.proofs.worlds.alerts.lives import FORGET_MS, UNREPORTED_MS, Life, draw_life
 from isotherm.proofs.worlds.alerts.load import DEVICES, INPUT, Device, Habits, draw_habits, register
+from isotherm.proofs.worlds.alerts.metric_silences import MOST_GAPS
 from isotherm.proofs.worlds.alerts.wiring import wired
 from isotherm.proofs.worlds.scenario import Fault, Outcome, Scenario, draw_faults
 from isotherm.proofs.worlds.workers import WORKERS, Worker, WorkerFaults
@@ -40,6 +42,8 @@ _WRITTEN_MS = 10_000.0
 _THREADS = 8
 _STEPS = 60
 """A fault at a step happens within so many of them."""
+_REGIONS = "north", "south"
+"""Where a device is at first, and where when it has moved."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +55,20 @@ class Terms:
     session_timeout_ms: int
     input_ms: int
     habits: tuple[Habits, ...]
+    lives: tuple[Life, ...]
+    """Of the devices of `habits`, in the same order."""
+    forgets: bool
+    """Whether devices without a record are forgotten."""
 
 
 def draw_terms(chance: random.Random) -> Terms:
     """Draw the terms of a seed."""
-    return Terms(
-        chance.choice((1, 2, 4)),
-        chance.choice((1, 2, 3)),
-        chance.choice((6_000, 30_000)),
-        chance.choice((60_000, 180_000, 180_000, 600_000, 1_800_000)),
-        tuple(draw_habits(chance, number) for number in range(chance.randint(1, 5))),
-    )
+    partitions, replicas = chance.choice((1, 2, 4)), chance.choice((1, 2, 3))
+    session_timeout_ms = chance.choice((6_000, 30_000))
+    input_ms = chance.choice((60_000, 180_000, 180_000, 600_000, 1_800_000))
+    habits = tuple(draw_habits(chance, number) for number in range(chance.randint(1, 5)))
+    lives = tuple(draw_life(chance, is_known=one.is_known, metrics=one.metrics, input_ms=input_ms) for one in habits)
+    return Terms(partitions, replicas, session_timeout_ms, input_ms, habits, lives, chance.random() < 0.5)
 
 
 def settings_of(terms: Terms) -> AlertsSettings:
@@ -78,12 +85,12 @@ def settings_of(terms: Terms) -> AlertsSettings:
     ]
     silence = SilentRule(
         kind="silent",
-        intervals=3,
+        intervals=MOST_GAPS,
+        # Regular or not: else the truth would have to learn the rhythms.
+        cautious_intervals=MOST_GAPS,
         min_ms=truth.SILENCE_MS,
-        interval_ms=truth.SILENCE_MS // 3,
-        # The truth knows the silence of devices only.
-        per_metric=False,
-        unreported_ms=0,
+        interval_ms=truth.SILENCE_MS // MOST_GAPS,
+        unreported_ms=UNREPORTED_MS,
     )
     unknown = UnknownDeviceRule(kind="unknown-device", for_ms=truth.UNKNOWN_FOR_MS)
     return AlertsSettings(
@@ -91,6 +98,7 @@ def settings_of(terms: Terms) -> AlertsSettings:
         rules=[*rules, silence, unknown],
         reorder_ms=truth.REORDER_MS,
         session_timeout_ms=terms.session_timeout_ms,
+        forget_after_ms=FORGET_MS if terms.forgets else 0,
     )
 
 
@@ -133,10 +141,14 @@ class _Run(WorkerFaults[_Replica]):
     def to_the_end(self) -> Outcome:
         run, terms = self.run, self.terms
         run.note(terms)
-        for habits in terms.habits:
-            register(self.cluster, habits)
+        for habits, life in zip(terms.habits, terms.lives, strict=True):
+            register(self.cluster, habits, run.epoch_ms(), _REGIONS[0])
             chance = random.Random(f"{self._seed} {habits.device_id}")
-            Device(habits, run, self.cluster, terms.input_ms, chance).start()
+            until_ms = terms.input_ms if life.last_ms is None else life.last_ms
+            Device(habits, life, run, self.cluster, until_ms, chance).start()
+            for at_ms, region in ((life.moved_ms, _REGIONS[1]), (life.removed_ms, None)):
+                if at_ms is not None:
+                    run.call_later(at_ms, partial(self._register, habits, region))
         with wired(self._connection, self._loop, self._step):
             for replica in self.workers:
                 run.call_later(run.random.uniform(0.0, 5_000.0), partial(self.start, replica))
@@ -151,10 +163,11 @@ class _Run(WorkerFaults[_Replica]):
     def _judge(self) -> None:
         """Run until everything is as it must be, and a while longer; what then differs are the findings."""
         run, terms = self.run, self.terms
-        last_ms = max([terms.input_ms, *(one.at_ms + one.for_ms for one in self._faults)], default=0.0)
+        removed_ms = [one.removed_ms for one in terms.lives if one.removed_ms is not None]
+        last_ms = max([terms.input_ms, *removed_ms, *(one.at_ms + one.for_ms for one in self._faults)], default=0.0)
         run.run(last_ms + _WRITTEN_MS)
         run.note("healed")
-        truths = truth.expected(self.cluster, {one.device_id: one.is_known for one in terms.habits})
+        truths = truth.expected(self.cluster, FORGET_MS if terms.forgets else 0)
         is_right = False
         while run.now_ms < last_ms + _CALM_MS and not self.findings:
             if not (truth.unread(self.cluster) or truth.findings(self.cluster, truths)):
@@ -166,6 +179,10 @@ class _Run(WorkerFaults[_Replica]):
         for text in [*truth.unread(self.cluster), *truth.findings(self.cluster, truths)]:
             self.find(text)
         self.find_failed_threads()
+
+    def _register(self, habits: Habits, region: str | None) -> None:
+        self.run.note("registered", habits.device_id, region)
+        register(self.cluster, habits, self.run.epoch_ms(), region)
 
     # -- replicas
 

@@ -6,23 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from isotherm.alerts.engine.conditions import Change
-from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState, alert_id
+from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState, RuleState, alert_id
 from isotherm.alerts.rules import texts
 from isotherm.alerts.rules.device_table import LAYERS
 from isotherm.alerts.rules.kinds import BaseRule
 
 
 def record(
-    device_id: str, rule_key: str, severity: str, kind: str, change: Change, unit: str, text: str | None = None
+    device_id: str, rule_key: str, rule_state: RuleState, kind: str, change: Change, unit: str, text: str | None = None
 ) -> AlertRecord:
-    """Return one state of an alert as the plain values of an Alert record; `text` replaces the kind's own message."""
+    """Return one state of an alert as the plain values of an Alert record; `text` replaces the kind's own message.
+
+    Severity and attributes are those that `rule_state` keeps from the opening.
+    """
     metric, _, name = rule_key.rpartition(".")
     closed = change.state == "closed"
     return {
         "alert_id": alert_id(device_id, rule_key, change.opened_ms),
         "device_id": device_id,
         "rule": name,
-        "severity": severity,
+        "severity": rule_state.severity,
         "state": change.state,
         "opened_at": change.opened_ms,
         "updated_at": change.at_ms,
@@ -31,6 +34,7 @@ def record(
         "value": change.finding.measured,
         "threshold": change.finding.threshold,
         "message": _sentence(kind, metric, change, unit) if text is None else text,
+        "attributes": _known(rule_state.attributes),
     }
 
 
@@ -86,6 +90,10 @@ def _sentence(kind: str, metric: str, change: Change, unit: str) -> str:
         distance = f"{metric} is {value:g}{unit}" if value is not None else metric
         return f"{distance} from the mean of its group, {'more' if opened else 'no longer more'} than {threshold}{unit}"
     return "the conditions hold together" if opened else "the conditions no longer hold together"
+
+
+def _known(attributes: Mapping[str, str | None] | None) -> dict[str, str] | None:
+    return None if attributes is None else {name: value for name, value in attributes.items() if value is not None}
 
 
 def text_of(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -72,6 +72,8 @@ class RuleState:
     """For rates: the values of the window that no later value is below, in order of time."""
     version: str = ""
     """Of the rule by which an alert is open or a condition holds; empty for a state that an earlier release wrote."""
+    attributes: Mapping[str, str | None] | None = None
+    """Home, region and model of the device when the open alert opened; None without one, or of an earlier release."""
 
     def is_idle(self) -> bool:
         """Return whether the state equals a new one, so that it need not be stored."""
@@ -174,17 +176,7 @@ def encode(state: DeviceRuleState, due_ms: int | None) -> bytes:
                 ]
                 for name, one in state.metrics.items()
             },
-            "w": {
-                key: [
-                    rule.since_ms,
-                    rule.opened_ms,
-                    rule.anchor,
-                    rule.severity,
-                    *([rule.highest, rule.lowest] if rule.highest or rule.version else []),
-                    *([rule.version] if rule.version else []),
-                ]
-                for key, rule in state.rules.items()
-            },
+            "w": {key: _rule_parts(rule) for key, rule in state.rules.items()},
             "s": state.last_seen_ms,
             "o": state.outbox,
             **({"a": state.alive_since_ms} if state.alive_since_ms >= 0 else {}),
@@ -194,6 +186,16 @@ def encode(state: DeviceRuleState, due_ms: int | None) -> bytes:
         ensure_ascii=False,
     )
     return _HEADER.pack(state.revision, _NEVER if due_ms is None else min(due_ms, _NEVER)) + text.encode()
+
+
+def _rule_parts(rule: RuleState) -> list[Any]:
+    """Return the state of a rule for JSON, without what is empty at its end."""
+    parts: list[Any] = [rule.since_ms, rule.opened_ms, rule.anchor, rule.severity]
+    if rule.attributes is not None:
+        return [*parts, rule.highest, rule.lowest, rule.version, rule.attributes]
+    if rule.highest or rule.version:
+        parts += [rule.highest, rule.lowest]
+    return [*parts, rule.version] if rule.version else parts
 
 
 def revision_of(value: bytes) -> int:
@@ -235,8 +237,9 @@ def _rule_state(
     highest: Iterable[list[Any]] = (),
     lowest: Iterable[list[Any]] = (),
     version: str = "",
+    attributes: Mapping[str, str | None] | None = None,
 ) -> RuleState:
-    return RuleState(since_ms, opened_ms, anchor, severity, _points(highest), _points(lowest), version)
+    return RuleState(since_ms, opened_ms, anchor, severity, _points(highest), _points(lowest), version, attributes)
 
 
 def _metric_state(

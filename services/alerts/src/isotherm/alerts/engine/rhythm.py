@@ -1,8 +1,9 @@
 """The rhythm of a metric: its usual gap between two readings, and after how long without one it is silent. Pure.
 
-The usual gap is the median of the gaps, followed step by step: a longer gap raises it, a shorter one lowers it, by a
-share that falls with the number of gaps. Every gap counts, also one that was longer than the limit of silence. Beside
-it the longest of the last gaps is kept, as a multiple of the usual one that fades, and pauses that come back.
+The usual gap is the median of the gaps, followed step by step from the mean of the first ones: a longer gap raises it,
+a shorter one lowers it, by a share that falls with the number of gaps. Every gap counts, also one that was longer than
+the limit of silence. Beside it the longest of the last gaps is kept, as a multiple of the usual one that fades, and
+pauses that come back.
 
 The compiled code computes the same in the same order of operations (`hotpath/rhythm.pxi`).
 """
@@ -20,9 +21,9 @@ MAX_GAPS = 512
 """How many gaps the step of the median counts at most."""
 _STEP = 1.5
 """The median moves by this share, divided by the number of gaps: best for gaps of a Poisson process."""
-_FIRST_GAPS = 3
-"""So few gaps do not make the median move by half."""
-_RUN, _RUN_STEP = 16, 0.25
+_MEAN_GAPS = 8
+"""The mean of the first gaps is where the median begins: from the first gap alone it would take long to come up."""
+_RUN, _RUN_STEP = 24, 0.25
 """After so many gaps in a row on one side of the median the rhythm is another one: then it moves by this share."""
 _FEW_GAPS = 24
 """The spare time of a metric of which so many gaps are known is doubled."""
@@ -52,8 +53,8 @@ def learn(metric: MetricState, gap_ms: int, limit_ms: int | None) -> None:
     _keep_pause(metric, gap_ms)
     gap = float(gap_ms)
     metric.intervals_seen = min(metric.intervals_seen + 1, MAX_GAPS)
-    if metric.intervals_seen == 1:
-        metric.interval_ms = gap
+    if metric.intervals_seen <= _MEAN_GAPS:
+        metric.interval_ms += (gap - metric.interval_ms) / metric.intervals_seen
     elif gap > metric.interval_ms:
         metric.run = metric.run + 1 if metric.run > 0 else 1
         metric.interval_ms = min(metric.interval_ms * (1.0 + _step(metric)), gap)
@@ -68,7 +69,7 @@ def learn(metric: MetricState, gap_ms: int, limit_ms: int | None) -> None:
 def _step(metric: MetricState) -> float:
     if abs(metric.run) >= _RUN:
         return _RUN_STEP
-    return _STEP / max(metric.intervals_seen, _FIRST_GAPS)
+    return _STEP / metric.intervals_seen
 
 
 def _learn_pause(metric: MetricState, gap_ms: int) -> bool:

@@ -130,7 +130,7 @@ class RuleEngine:
         for key, ended, closed_ms, reason in rule_changes.end(self.rules, state):
             assert ended.opened_ms is not None
             change = Change("closed", ended.opened_ms, closed_ms, Finding(False, True, None, None))
-            alerts.append(alert_records.record(device_id, key, ended.severity, "", change, "", reason))
+            alerts.append(alert_records.record(device_id, key, ended, "", change, "", reason))
         return alerts
 
     def due_ms(self, state: DeviceRuleState, device: DeviceMetadata | None) -> int | None:
@@ -248,11 +248,11 @@ class RuleEngine:
     ) -> None:
         if change is not None:
             if change.state == "opened":
-                rule_state.severity = rule.severity
+                rule_state.severity, rule_state.attributes = rule.severity, device.attributes if device else {}
             text = alert_records.text_of(rule, device_id, change, unit, device.attributes if device else {})
-            alerts.append(alert_records.record(device_id, rule.key, rule_state.severity, rule.kind, change, unit, text))
+            alerts.append(alert_records.record(device_id, rule.key, rule_state, rule.kind, change, unit, text))
             if change.state == "closed":
-                rule_state.severity = DEFAULT_SEVERITY
+                rule_state.severity, rule_state.attributes = DEFAULT_SEVERITY, None
         rule_changes.note_version(self.rules, rule, rule_state)
         if rule_state.is_idle():
             state.rules.pop(rule.key, None)
@@ -270,9 +270,11 @@ class RuleEngine:
     def _adder(self, device_id: str, device: DeviceMetadata | None, alerts: list[AlertRecord]) -> AddAlert:
         rule, attributes = self.rules.silent, device.attributes if device else {}
 
-        def add_alert(key: str, severity: str, kind: str, change: Change) -> None:
+        def add_alert(key: str, rule_state: RuleState, kind: str, change: Change) -> None:
+            if change.state == "opened":
+                rule_state.attributes = attributes
             text = alert_records.text_of(rule, device_id, change, "", attributes, key) if rule else None
-            alerts.append(alert_records.record(device_id, key, severity, kind, change, "", text))
+            alerts.append(alert_records.record(device_id, key, rule_state, kind, change, "", text))
 
         return add_alert
 
@@ -307,7 +309,7 @@ class RuleEngine:
             if rule_state.opened_ms is not None:
                 closed_ms = max(at_ms, rule_state.opened_ms + 1)
                 change = Change("closed", rule_state.opened_ms, closed_ms, Finding(False, True, None, None))
-                alerts.append(alert_records.record(device_id, key, rule_state.severity, why, change, ""))
+                alerts.append(alert_records.record(device_id, key, rule_state, why, change, ""))
         state.metrics.clear()
         state.rules.clear()
         state.last_seen_ms = state.alive_since_ms = -1

@@ -18,8 +18,8 @@ from isotherm.alerts.rules.kinds import Bounds, SilentRule
 SILENT = "silent"
 _SUFFIX = f".{SILENT}"
 
-AddAlert = Callable[[str, str, str, Change], None]
-"""Adds an alert: key of the rule, severity, kind, and what happens."""
+AddAlert = Callable[[str, RuleState, str, Change], None]
+"""Adds an alert: key of the rule, the state of the rule, kind, and what happens."""
 
 
 def key_of(metric: str) -> str:
@@ -82,8 +82,8 @@ class SilenceWatch:
 
     def open(self, state: DeviceRuleState, at_ms: int, add_alert: AddAlert, kind: str = SILENT) -> None:
         """Open the silence of the device."""
-        state.rules[SILENT] = RuleState(opened_ms=at_ms, severity=self.rule.severity)
-        add_alert(SILENT, self.rule.severity, kind, Change("opened", at_ms, at_ms, Finding(True, False, None, None)))
+        opened = state.rules[SILENT] = RuleState(opened_ms=at_ms, severity=self.rule.severity)
+        add_alert(SILENT, opened, kind, Change("opened", at_ms, at_ms, Finding(True, False, None, None)))
 
     def end(self, state: DeviceRuleState, at_ms: int, add_alert: AddAlert) -> None:
         """Close the silence before a sign of life at `at_ms`; open it first when time has not done so."""
@@ -107,10 +107,8 @@ class SilenceWatch:
             due_ms = max(metric.newest_ms, state.alive_since_ms) + (limit_ms or 0)
             if limit_ms is None or key in state.rules or at_ms <= due_ms:
                 continue
-            state.rules[key] = RuleState(opened_ms=due_ms, severity=self.rule.severity)
-            add_alert(
-                key, self.rule.severity, SILENT, Change("opened", due_ms, due_ms, Finding(True, False, None, None))
-            )
+            opened = state.rules[key] = RuleState(opened_ms=due_ms, severity=self.rule.severity)
+            add_alert(key, opened, SILENT, Change("opened", due_ms, due_ms, Finding(True, False, None, None)))
         back = (
             metric.newest_ms >= state.alive_since_ms or key_of(name) in state.rules
             for name, metric in state.metrics.items()
@@ -126,5 +124,5 @@ def close(state: DeviceRuleState, key: str, at_ms: int, add_alert: AddAlert) -> 
         return False
     del state.rules[key]
     change = Change("closed", rule_state.opened_ms, at_ms, Finding(False, True, None, None))
-    add_alert(key, rule_state.severity, SILENT, change)
+    add_alert(key, rule_state, SILENT, change)
     return True

@@ -4,8 +4,8 @@ cdef enum:
     MIN_GAPS = 5               # rhythm.MIN_GAPS, and so on
     SETTLED_GAPS = 64
     MAX_GAPS = 512
-    FIRST_GAPS = 3
-    RUN = 16
+    MEAN_GAPS = 8
+    RUN = 24
     FEW_GAPS = 24
     TRUSTED = 32               # reorder.TRUSTED
     RECENT = 4                 # reorder.RECENT
@@ -35,7 +35,7 @@ cdef struct Rhythm:
 cdef inline double step_of(Rhythm *rhythm) noexcept:
     if rhythm.run >= RUN or rhythm.run <= -RUN:
         return RUN_STEP
-    return STEP / <double>max(rhythm.seen, FIRST_GAPS)
+    return STEP / <double>rhythm.seen
 
 
 cdef inline void learn_gap(Rhythm *rhythm, int64_t gap_ms) noexcept:
@@ -44,8 +44,8 @@ cdef inline void learn_gap(Rhythm *rhythm, int64_t gap_ms) noexcept:
     if gap_ms <= 0:
         return
     rhythm.seen = min(rhythm.seen + 1, MAX_GAPS)
-    if rhythm.seen == 1:
-        rhythm.usual_ms = gap
+    if rhythm.seen <= MEAN_GAPS:
+        rhythm.usual_ms += (gap - rhythm.usual_ms) / <double>rhythm.seen
     elif gap > rhythm.usual_ms:
         rhythm.run = rhythm.run + 1 if rhythm.run > 0 else 1
         rhythm.usual_ms = min(rhythm.usual_ms * (1.0 + step_of(rhythm)), gap)

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer
 
 import isotherm.schemas
+from isotherm.alerts.input.topic_follower import TopicFollower
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.group_means import GroupMean, GroupMeans
 from isotherm.kcql.dates import epoch_ms
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import Decoder, SchemaRegistry, WireFormatError
-from isotherm.servicekit.backoff import Backoff
-from isotherm.servicekit.kafka.consuming import consume_available
 
 READER = isotherm.schemas.schema("TemperatureGroup", 1)
 
 HISTORY_MS = 6 * 3_600_000
 """How far back the topic is read at the start: windows appear some time after their end."""
-_POLL_S = 0.5
-_BATCH = 1_000
-_REQUEST_S = 10.0
-_JOIN_S = 2.0
 
 _log = logs.logger(__name__)
 
 
-class GroupMeanFollower:
-    """Applies the windows of the last hours, and every further one, to `means`, from when `need` was called."""
+class GroupMeanFollower(TopicFollower):
+    """Applies the windows of the last hours, and every further one, to `means`, from when it is started."""
 
     def __init__(
         self,
@@ -42,53 +36,15 @@ class GroupMeanFollower:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """Take what the follower needs. `make_consumer` makes one that reports the ends of partitions."""
-        self._topic, self._make_consumer = topic, make_consumer
+        super().__init__(
+            topic,
+            "group means",
+            make_consumer,
+            lambda message: self._apply(message.value()),
+            since_ms=lambda: now_ms() - HISTORY_MS,
+        )
         self._decode = Decoder(registry, READER)
-        self._means, self._metrics, self._now_ms = means, metrics, now_ms
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="group-means", daemon=True)
-
-    def need(self) -> None:
-        """Start to follow the topic, unless it is followed."""
-        if self._thread.ident is None:
-            self._thread.start()
-
-    def close(self) -> None:
-        """Stop to follow the topic."""
-        self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join(_JOIN_S)
-
-    def _run(self) -> None:
-        backoff = Backoff(base_ms=200, cap_ms=30_000)
-        while not self._ended.is_set():
-            try:
-                self._follow(backoff)
-            except Exception as error:
-                _log.warning("the topic of grouped aggregates is read again", reason=str(error))
-                self._ended.wait(backoff.next_ms() / 1000)
-
-    def _follow(self, backoff: Backoff) -> None:
-        """Read without end. Raises KafkaException and RegistryUnavailableError; then the topic is read again."""
-        consumer = self._make_consumer()
-        try:
-            found = consumer.list_topics(self._topic, timeout=_REQUEST_S).topics[self._topic]
-            if found.error is not None:
-                raise KafkaException(found.error)
-            since_ms = self._now_ms() - HISTORY_MS
-            asked = [TopicPartition(self._topic, number, since_ms) for number in sorted(found.partitions)]
-            # Where there is no such record, the offset is -1: the end.
-            consumer.assign(consumer.offsets_for_times(asked, timeout=_REQUEST_S))
-            while not self._ended.is_set():
-                for message in consume_available(consumer, _BATCH, _POLL_S):
-                    error = message.error()
-                    if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                        raise KafkaException(error)
-                    if error is None:
-                        self._apply(message.value())
-                    backoff.reset()
-        finally:
-            consumer.close()
+        self._means, self._metrics = means, metrics
 
     def _apply(self, value: bytes | None) -> None:
         if value is None:

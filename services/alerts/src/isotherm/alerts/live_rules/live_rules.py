@@ -99,5 +99,5 @@ class LiveRules:
         book = self._sources.book
         self._metrics.rules.set(len(book.keys))
         if any(isinstance(rule, OffGroupMeanRule) for rule in book.rules.values()):
-            self._means.need()
+            self._means.start()
         return book

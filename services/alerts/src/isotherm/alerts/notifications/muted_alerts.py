@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -13,10 +13,12 @@ from isotherm.servicekit.kafka.consuming import consume_available
 _BATCH = 1_000
 _POLL_S = 0.2
 _REQUEST_S = 10.0
+MAX_FOUND = 20_000
+"""Most alerts that are found in one pass over the topic; the others are found in the next one."""
 
 
 class MutedAlerts:
-    """Reads the topic of alerts from a time to its present end, a batch at each call.
+    """Reads the topic of alerts from a time to its present end, a batch at each call, once or several times.
 
     The topic itself says what was muted: an alert that Kafka has stored while a silence counted. So nothing more has
     to be stored, and a route that was away while a silence ended finds the same.
@@ -29,6 +31,7 @@ class MutedAlerts:
         start_ms: int,
         muted_until: Callable[[Alert, int], int | None],
         pending_of: Callable[[Message], PendingAlert | None],
+        max_found: int = MAX_FOUND,
     ) -> None:
         """Assign the partitions.
 
@@ -38,19 +41,19 @@ class MutedAlerts:
             start_ms: no alert that is looked for was stored before it, epoch ms.
             muted_until: until when silences mute a state of an alert that Kafka has stored at a time; None: not.
             pending_of: decodes a record; None for one that cannot be decoded.
+            max_found: most alerts that are held in memory.
         """
-        self._consumer, self._muted_until, self._pending_of = consumer, muted_until, pending_of
+        self._consumer, self._topic = consumer, topic
+        self._muted_until, self._pending_of, self._max_found = muted_until, pending_of, max_found
         self.found: dict[str, tuple[PendingAlert, int]] = {}
         """The muted alerts that are open, as far as the topic is read, by id, and when Kafka has stored them."""
+        self._left_out: dict[int, int] = {}
+        """By partition, the offset of the first muted alert for which `found` had no room."""
+        self._ends: dict[int, int] = {}
         numbers = sorted(consumer.list_topics(topic, timeout=_REQUEST_S).topics[topic].partitions)
         asked = [TopicPartition(topic, number, start_ms) for number in numbers]
-        starts = {one.partition: one.offset for one in consumer.offsets_for_times(asked, timeout=_REQUEST_S)}
-        self._ends = {}
-        for number in numbers:
-            _first, end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_REQUEST_S)
-            if 0 <= starts[number] < end:
-                self._ends[number] = end
-        consumer.assign([TopicPartition(topic, number, starts[number]) for number in self._ends])
+        starts = consumer.offsets_for_times(asked, timeout=_REQUEST_S)
+        self._begin({one.partition: one.offset for one in starts})
 
     @property
     def is_done(self) -> bool:
@@ -69,6 +72,16 @@ class MutedAlerts:
             if error is not None or (message.offset() or 0) + 1 >= self._ends.get(number, 0):
                 self._ends.pop(number, None)
 
+    def begin_next(self) -> bool:
+        """Begin to read what `found` had no room for, up to the present end; return whether there is something.
+
+        Raises KafkaException.
+        """
+        starts, self._left_out = self._left_out, {}
+        self.found.clear()
+        self._begin(starts)
+        return not self.is_done
+
     def close(self) -> None:
         """Close the consumer."""
         self._consumer.close()
@@ -78,7 +91,20 @@ class MutedAlerts:
         if pending is None:
             return
         alert_id, at_ms = pending.alert["alert_id"], message.timestamp()[1]
+        number = message.partition() or 0
         if is_closed(pending.alert) or self._muted_until(pending.alert, at_ms) is None:
             self.found.pop(alert_id, None)
-        else:
+        elif alert_id in self.found or (number not in self._left_out and len(self.found) < self._max_found):
             self.found[alert_id] = pending, at_ms
+        else:
+            # The next pass finds it, and all behind it in its partition.
+            self._left_out.setdefault(number, message.offset() or 0)
+
+    def _begin(self, starts: Mapping[int, int]) -> None:
+        """Assign the partitions from these offsets; -1 is the end."""
+        self._ends = {}
+        for number, start in starts.items():
+            _first, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, number), timeout=_REQUEST_S)
+            if 0 <= start < end:
+                self._ends[number] = end
+        self._consumer.assign([TopicPartition(self._topic, number, starts[number]) for number in self._ends])

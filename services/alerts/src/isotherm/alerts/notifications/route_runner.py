@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, Message
 
@@ -19,7 +19,7 @@ from isotherm.alerts.notifications.grouping import AlertGroups, PendingAlert
 from isotherm.alerts.notifications.silence_ends import SilenceEnds
 from isotherm.alerts.notifications.targets import Target
 from isotherm.alerts.routes.kinds import BaseRoute
-from isotherm.alerts.routes.notification import is_closed
+from isotherm.alerts.routes.notification import Alert, is_closed, with_attributes
 from isotherm.alerts.routes.silences import SilenceTable
 from isotherm.connector.errors.dead_letters import DeadLetterQueue
 from isotherm.servicekit import logs
@@ -27,7 +27,7 @@ from isotherm.servicekit.avro import Decoder, SchemaRegistry, WireFormatError
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
 
-READER = isotherm.schemas.schema("Alert", 1)
+READER = isotherm.schemas.schema("Alert", 2)
 
 MAX_PENDING = 20_000
 """Most states of alerts that a route holds in memory; the others wait in Kafka."""
@@ -40,7 +40,7 @@ _CLASS = f"{__name__}.RouteRunner"
 _log = logs.logger(__name__)
 
 Attributes = Callable[[str], Mapping[str, str | None]]
-"""Returns home, region and model of a device."""
+"""Returns home, region and model that a device has now."""
 
 
 class RouteClients(NamedTuple):
@@ -171,7 +171,10 @@ class RouteRunner:
             record = self._decode(source.value or b"").record
         except WireFormatError:
             return None
-        return PendingAlert(record | {"attributes": self._attributes(record["device_id"])}, source)
+        return PendingAlert(self._with_attributes(record), source)
+
+    def _with_attributes(self, record: Mapping[str, Any]) -> Alert:
+        return with_attributes(record, self._attributes(record["device_id"]))
 
     def _take(
         self, message: Message, reader: AlertReader, dead_letters: DeadLetterQueue, ends: SilenceEnds | None
@@ -185,7 +188,7 @@ class RouteRunner:
             self._dead_letter([PendingAlert({}, source)], error, dead_letters)
             reader.settle(partition, offset)
             return
-        alert = record | {"attributes": self._attributes(record["device_id"])}
+        alert = self._with_attributes(record)
         if ends is not None:
             ends.note(alert)
         outcome = None

@@ -16,6 +16,9 @@ ATTRIBUTES = ("home", "region", "model")
 Alert = Mapping[str, Any]
 """A decoded Alert record, with the attributes of its device under `attributes`."""
 
+Attributes = Mapping[str, str | None]
+"""Home, region and model of a device, by name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Notification:
@@ -43,6 +46,17 @@ class Notification:
     def severity(self) -> str:
         """The highest severity of the alerts."""
         return max((str(alert["severity"]) for alert in self.alerts), key=_rank)
+
+
+def with_attributes(record: Mapping[str, Any], present: Attributes) -> Alert:
+    """Return an Alert record with home, region and model of its device as they were when the alert opened.
+
+    With others its end would not be the end of what the target knows. A record of an earlier release does not have
+    them: then `present` counts, what the device has now.
+    """
+    kept = record["attributes"]
+    attributes = present if kept is None else {name: kept.get(name) for name in ATTRIBUTES}
+    return {**record, "attributes": attributes}
 
 
 def is_closed(alert: Alert) -> bool:

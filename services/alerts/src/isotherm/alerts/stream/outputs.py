@@ -19,10 +19,12 @@ from isotherm.alerts.engine import alert_records
 from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit import logs
+from isotherm.servicekit.avro import SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.producer.delivery import LoopProducer, QueueFullError
 
-ALERT = isotherm.schemas.schema("Alert", 1)
+ALERT = isotherm.schemas.schema("Alert", 2)
+ALERT_WITHOUT_ATTRIBUTES = isotherm.schemas.schema("Alert", 1)
 DEVICE_STATE = isotherm.schemas.schema("DeviceState", 2)
 
 _MAX_OUTSTANDING = 10_000
@@ -39,6 +41,9 @@ QuietRow = tuple[bytes, bytes, bytes]
 
 def _do_nothing() -> None:
     """Default action after a record is stored."""
+
+
+_log = logs.logger(__name__)
 
 
 class _Record(NamedTuple):
@@ -67,7 +72,7 @@ class Outputs:
 
         Raises SchemaNotRegisteredError before `isotherm apply` was run, and RegistryUnavailableError.
         """
-        self._encode_alert = registry.encoder(settings.alerts_topic, ALERT)
+        self._encode_alert = _alert_encoder(registry, settings.alerts_topic)
         self._encode_state = registry.encoder(settings.latest_topic, DEVICE_STATE)
         empty = alert_records.state_record("", DeviceRuleState(), 0)
         self.latest_header = self._encode_state(empty)[:WIRE_HEADER_BYTES]
@@ -145,7 +150,8 @@ class Outputs:
 
     def write_alert(self, record: AlertRecord, on_stored: OnStored) -> None:
         """Write one state of an alert; `on_stored` is called when Kafka has it."""
-        value = self._encode_alert(record)
+        # A state that an earlier release has stored may hold alerts without attributes.
+        value = self._encode_alert({"attributes": None} | record)
         self._produce(_Record(self._settings.alerts_topic, record["device_id"], value, _BY_KEY, on_stored))
         self._metrics.alerts.labels(record["rule"], record["state"]).inc()
 
@@ -234,3 +240,17 @@ class Outputs:
             raise OutputsClosedError("the run has ended")
         if self._refused is not None:
             raise OutputRefusedError(self._refused.str())
+
+
+def _alert_encoder(registry: SchemaRegistry, topic: str) -> Callable[[AlertRecord], bytes]:
+    """Return what encodes alerts: in version 1 while `isotherm apply` has not registered version 2.
+
+    Then routes take the attributes that a device has when they tell its alert. Raises SchemaNotRegisteredError when
+    neither is registered.
+    """
+    try:
+        return registry.encoder(topic, ALERT)
+    except SchemaNotRegisteredError:
+        encode = registry.encoder(topic, ALERT_WITHOUT_ATTRIBUTES)
+        _log.warning("version 2 of Alert is not registered, so alerts are written without attributes", topic=topic)
+        return encode
