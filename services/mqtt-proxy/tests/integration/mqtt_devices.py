@@ -128,6 +128,30 @@ class Wire:
         self.socket.close()
 
 
+def take_over_half_open(old_at: Proxy, new_at: Proxy, device: str, number: int) -> tuple[Wire, Wire, list[float]]:
+    """Publish twice at QoS 2 on a connection that breaks unnoticed, and finish both publishes on another one.
+
+    Returns the old connection, which is still open, the new one, and the two values, which begin with `number`. The
+    session is new with the number 0.
+    """
+    values = [number + 0.25, number + 0.5]
+    old = Wire(old_at, device)
+    assert old.session_present == (number > 0)
+    old.publish(device, values[0], 1)
+    old.expect(PUBREC, 1)
+    old.publish(device, values[1], 2)
+    # The link breaks here: the device knows nothing of the second publish and does not say goodbye.
+    new = Wire(new_at, device)
+    assert new.session_present
+    for packet_id, value in enumerate(values, 1):
+        new.publish(device, value, packet_id, dup=True)
+        new.expect(PUBREC, packet_id)
+    for packet_id in (1, 2):
+        new.release(packet_id)
+        new.expect(PUBCOMP, packet_id)
+    return old, new, values
+
+
 class DeviceGroup:
     """Devices on one event loop in a thread of its own. Each publishes numbered readings, at most ten unfinished at a
     time, reconnects as often as it takes, and then resends what is unfinished in its order (3.1.1 section 4.4).
@@ -138,6 +162,8 @@ class DeviceGroup:
         self.published = {(device, number) for device in names for number in range(messages)}
         self.acknowledged: set[tuple[str, int]] = set()
         self.lost_sessions: list[str] = []
+        self.on_accepted: Callable[[str, int], None] = lambda _device, _port: None
+        """Is called with the name and the own port of each device whose connection the server accepted."""
         self._stop = threading.Event()
         self._devices = [_Device(self, proxy.port, device, messages, qos) for device in names]
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -225,6 +251,7 @@ class _Device:
             if self._was_accepted and not answer[2]:
                 self._group.lost_sessions.append(self._name)
             self._was_accepted = True
+            self._group.on_accepted(self._name, writer.get_extra_info("sockname")[1])
             for packet_id in self._unfinished:
                 self._send(writer, packet_id, dup=True)
             while self._fill(writer):
