@@ -1,4 +1,4 @@
-"""The world of several pods: quick runs are clean, a frozen pod is fenced and no other one, seeded faults are convicted."""
+"""The world of several pods: quick runs are clean, who is fenced had a fault, and seeded faults are convicted."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,14 +86,13 @@ def shake(pods: Pods, *, steps: int, messages: int) -> None:
     happened["connections"], happened["connections to another pod than before"] = hops.connections, hops.hops
     stored = pods.topics.identities(pods.device)
     happened["readings published"], happened["readings stored"] = len(group.published), stored.total()
-    print("".join(f"\n{count:>8,} {what}" for what, count in happened.items()))
+    sys.stdout.write("".join(f"\n{count:>8,} {what}" for what, count in happened.items()) + "\n")
     assert stored == Counter(group.published)
     assert happened["kills"] == happened["rolling restarts"] + steps % 2 == (steps + 1) // 2
     assert happened["joined under load"] == 1
     assert happened["incarnations of pods"] == 3 + steps
     assert len(hops.by_host) == 3
     assert hops.hops >= steps
-
 
 
 def test_a_pod_that_was_frozen_is_fenced_and_the_others_go_on(pods: Pods) -> None:

@@ -44,7 +44,9 @@ class PodHost(Host):
         self.loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        supervisor = Supervisor(self.settings, [], {}, self._stop, partial(pod_service.build_arbitration, self.settings))
+        supervisor = Supervisor(
+            self.settings, [], {}, self._stop, partial(pod_service.build_arbitration, self.settings)
+        )
         self.loop.create_task(supervisor.run()).add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[int]) -> None:

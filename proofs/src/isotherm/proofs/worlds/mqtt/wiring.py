@@ -19,9 +19,7 @@ from isotherm.proofs.worlds.mqtt.programs import Environment, ProxyProcess
 from isotherm.proofs.worlds.mqtt.server import Host
 from isotherm.proofs.worlds.registry import Registry
 
-_REGISTRY = Registry(
-    {1: service.READING, 2: session_source.SESSION, 3: session_source.STATUS, 4: pod_service.CLAIMS}
-)
+_REGISTRY = Registry({1: service.READING, 2: session_source.SESSION, 3: session_source.STATUS, 4: pod_service.CLAIMS})
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from isotherm.mqtt_proxy.settings import WebSocketSettings
 _CLOSE_TIMEOUT_S = 2.0
 """How long the client may take to answer our Close frame before its socket is closed."""
 _FREE_BYTES = 2_048
-"""Bytes of a handshake or of unread frames that every connection may buffer, also beyond the bound on all connections."""
+"""Bytes of a handshake or of unread frames that every connection may buffer, also beyond the bound on all of them."""
 
 
 class WebSocketTransport(asyncio.Transport):
@@ -169,7 +169,7 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
         self._connection.connection_lost(exc)
 
     def _charge(self) -> None:
-        """Count bytes of incomplete handshakes and unread frames; end the connection beyond the bound on all of them."""
+        """Count bytes of an incomplete handshake and unread frames; end the connection beyond the bound on all."""
         size = self._socket.buffered
         self._server.buffered_bytes += size - self._charged
         self._charged = size
