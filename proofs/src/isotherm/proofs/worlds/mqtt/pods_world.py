@@ -19,6 +19,9 @@ class PodsWorld(MqttWorld):
     name = "mqtt-pods"
     kinds = POD_KINDS
 
+    def __init__(self, seconds: float = 600.0) -> None:
+        super().__init__(seconds)
+
     def _settings(self, **limits: int) -> ProxySettings:
         return pod_settings(**limits)
 
