@@ -173,18 +173,22 @@ def test_incomplete_handshakes_are_counted_and_bounded_together() -> None:
 
 
 async def test_a_flood_of_frames_leaves_turns_of_the_loop_to_others() -> None:
-    flood, turns = World().open(), list[int]()
+    flood, turns, is_over = World().open(), list[int](), asyncio.Event()
     flood.protocol.data_received(frame(2, b"x") * (3 * FRAMES_A_TURN + 1))
     assert not flood.wire.is_reading, "the socket is read on only when all frames are"
     assert flood.server.buffered_bytes > 0
-    loop = asyncio.get_running_loop()
-    for _ in range(4):
-        # What another connection receives meanwhile is handled between two parts of the flood.
-        other = loop.create_future()
-        loop.call_soon(other.set_result, None)
+
+    def take_turn() -> None:
+        """Be another connection, which has something to do in each turn."""
         turns.append(len(flood.served.received))
-        await other
-    assert turns == [FRAMES_A_TURN, 2 * FRAMES_A_TURN, 3 * FRAMES_A_TURN, 3 * FRAMES_A_TURN + 1]
+        if len(turns) < 3:
+            asyncio.get_running_loop().call_soon(take_turn)
+        else:
+            is_over.set()
+
+    asyncio.get_running_loop().call_soon(take_turn)
+    await is_over.wait()
+    assert turns == [2 * FRAMES_A_TURN, 3 * FRAMES_A_TURN, 3 * FRAMES_A_TURN + 1]
     assert flood.wire.is_reading
     assert flood.server.buffered_bytes == 0
 
