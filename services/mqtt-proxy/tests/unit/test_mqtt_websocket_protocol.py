@@ -60,13 +60,13 @@ class ClosingWire(Wire):
     def __init__(self) -> None:
         super().__init__()
         self.was_closed = asyncio.Event()
-        self.is_reading = True
+        self.reads = True
 
     def pause_reading(self) -> None:
-        self.is_reading = False
+        self.reads = False
 
     def resume_reading(self) -> None:
-        self.is_reading = True
+        self.reads = True
 
     def close(self) -> None:
         super().close()
@@ -175,7 +175,7 @@ def test_incomplete_handshakes_are_counted_and_bounded_together() -> None:
 async def test_a_flood_of_frames_leaves_turns_of_the_loop_to_others() -> None:
     flood, turns, is_over = World().open(), list[int](), asyncio.Event()
     flood.protocol.data_received(frame(2, b"x") * (3 * FRAMES_A_TURN + 1))
-    assert not flood.wire.is_reading, "the socket is read on only when all frames are"
+    assert not flood.wire.reads, "the socket is read on only when all frames are"
     assert flood.server.buffered_bytes > 0
 
     def take_turn() -> None:
@@ -189,7 +189,7 @@ async def test_a_flood_of_frames_leaves_turns_of_the_loop_to_others() -> None:
     asyncio.get_running_loop().call_soon(take_turn)
     await is_over.wait()
     assert turns == [2 * FRAMES_A_TURN, 3 * FRAMES_A_TURN, 3 * FRAMES_A_TURN + 1]
-    assert flood.wire.is_reading
+    assert flood.wire.reads
     assert flood.server.buffered_bytes == 0
 
 
@@ -198,11 +198,11 @@ async def test_frames_wait_while_the_connection_reads_nothing() -> None:
     world.protocol.data_received(frame(2, b"x") * (FRAMES_A_TURN + 1))
     world.served.transport.pause_reading()
     await asyncio.sleep(0)
-    assert (len(world.served.received), world.wire.is_reading) == (FRAMES_A_TURN, False)
+    assert (len(world.served.received), world.wire.reads) == (FRAMES_A_TURN, False)
     world.served.transport.resume_reading()
-    assert not world.wire.is_reading, "frames are there"
+    assert not world.wire.reads, "frames are there"
     await asyncio.sleep(0)
-    assert (len(world.served.received), world.wire.is_reading) == (FRAMES_A_TURN + 1, True)
+    assert (len(world.served.received), world.wire.reads) == (FRAMES_A_TURN + 1, True)
 
 
 async def test_frames_that_wait_are_dropped_with_their_connection() -> None:
