@@ -77,6 +77,21 @@ def test_a_qos2_publish_that_comes_again_while_it_is_in_flight_is_answered_twice
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_committed_qos2_publish_that_comes_again_is_answered_at_once(
+    loop: asyncio.AbstractEventLoop, is_compiled: bool
+) -> None:
+    """Behind the answer to the second one it would come when its identifier may be that of another publish."""
+    world = PlainWorld(loop, is_compiled=is_compiled)
+    world.receive(plain(1, 2))
+    world.receive(plain(2, 2))
+    world.end_transaction(WriteResult.COMMITTED)
+    world.receive(plain(1, 2))
+    assert world.seen["answers"][4:] == answers(0x50, (1, 1))
+    world.end_transaction(WriteResult.COMMITTED)
+    assert world.seen["answers"][4:] == answers(0x50, (1, 1, 2))
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
 def test_of_qos2_publishes_of_a_read_only_the_refused_one_becomes_a_dead_letter(
     loop: asyncio.AbstractEventLoop, is_compiled: bool
 ) -> None:

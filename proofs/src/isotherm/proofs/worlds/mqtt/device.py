@@ -224,6 +224,9 @@ class Device:
                 return
             self._take(answer)
         if self._is_accepted:
+            if self._has_session and self._may_have_expired():
+                # They may come from a process that was frozen: whoever has its sessions since counts from then.
+                self._has_session = False
             self._heard_s = self.simulation.now_ms / 1000
 
     # -- the protocol
@@ -267,6 +270,7 @@ class Device:
             # A present session may be that of a CONNECT whose answer was lost, begun after this one's had expired.
             self._forget_session()
         self._has_session = self._keeps_session
+        self._heard_s = self.simulation.now_ms / 1000
         self._resend()
         self._send_waiting()
         self._expect_answer()

@@ -208,5 +208,5 @@ class Deployment:
     def process_ended(self, child: ProxyProcess, pod: PodHost) -> None:
         """Note that a process of a pod ended."""
         code = child.returncode or 0
-        if code > 0 and not pod.loop.is_dead:
+        if code not in (Exit.OK, Exit.DEADLINE) and code > 0 and not pod.loop.is_dead:
             self._convict(child.machine, child.name, code)

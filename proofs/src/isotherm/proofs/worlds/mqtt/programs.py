@@ -21,7 +21,7 @@ from isotherm.proofs.kafka.network import Network as KafkaNetwork
 from isotherm.proofs.kernel.event_loop import VirtualEventLoop
 from isotherm.proofs.kernel.network import End, Network
 from isotherm.proofs.kernel.simulation import Process, Simulation
-from isotherm.servicekit.lifecycle import Stop
+from isotherm.servicekit.lifecycle import Exit, Stop
 
 _SLOW_TURN_MS = 50.0
 
@@ -173,6 +173,8 @@ class ProxyProcess(Program):
             self.kill()
         elif self.stop is not None:
             self.process.deliver(self.stop.set)
+            # As `servicekit.lifecycle.run` does: nothing recovers a process that hangs.
+            self.process.call_later(self.environment.settings.shutdown_timeout_ms, lambda: self.exit(Exit.DEADLINE))
         else:
             # It has not installed its signal handler yet.
             self.process.deliver(lambda: self.exit(-number))
