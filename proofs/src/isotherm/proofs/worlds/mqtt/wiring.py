@@ -22,9 +22,8 @@ from isotherm.proofs.worlds.registry import Registry
 _REGISTRY = Registry({1: service.READING, 2: session_source.SESSION, 3: session_source.STATUS, 4: pod_service.CLAIMS})
 
 
-@contextmanager
-def wired(environment: Environment) -> Iterator[None]:
-    """Let the real code run in `environment`."""
+def _kafka_clients(environment: Environment) -> dict[str, Any]:
+    """Return the model's clients by the names that they replace."""
     run = environment.simulation
 
     def producer(config: Mapping[str, Any]) -> ServerProducer:
@@ -36,6 +35,22 @@ def wired(environment: Environment) -> Iterator[None]:
 
     def admin(config: Mapping[str, Any]) -> AdminClient:
         return AdminClient(environment.current().connection(config), run)
+
+    ReportSignal.loop = staticmethod(lambda: environment.current().loop)
+    return {
+        "isotherm.servicekit.kafka.clients:Producer": producer,
+        "isotherm.servicekit.kafka.clients:Consumer": consumer,
+        "isotherm.servicekit.kafka.clients:AdminClient": admin,
+        "isotherm.servicekit.producer.delivery:Producer": ServerProducer,
+        "isotherm.servicekit.producer.delivery:ReportSignal": ReportSignal,
+        "isotherm.servicekit.producer.delivery:is_available": lambda: True,
+    }
+
+
+@contextmanager
+def wired(environment: Environment) -> Iterator[None]:
+    """Let the real code run in `environment`."""
+    run = environment.simulation
 
     def process() -> ProxyProcess:
         program = environment.current()
@@ -60,14 +75,8 @@ def wired(environment: Environment) -> Iterator[None]:
         return host().create_process(arguments)
 
     service_build_server = service.build_server
-    ReportSignal.loop = staticmethod(lambda: environment.current().loop)
     replaced: dict[str, Any] = {
-        "isotherm.servicekit.kafka.clients:Producer": producer,
-        "isotherm.servicekit.kafka.clients:Consumer": consumer,
-        "isotherm.servicekit.kafka.clients:AdminClient": admin,
-        "isotherm.servicekit.producer.delivery:Producer": ServerProducer,
-        "isotherm.servicekit.producer.delivery:ReportSignal": ReportSignal,
-        "isotherm.servicekit.producer.delivery:is_available": lambda: True,
+        **_kafka_clients(environment),
         "isotherm.mqtt_proxy.pod_service:SchemaRegistry": lambda _settings: _REGISTRY,
         "isotherm.mqtt_proxy.pod_service:secrets": SimpleNamespace(
             token_hex=lambda size: f"{run.random.getrandbits(8 * size):0{2 * size}x}"
