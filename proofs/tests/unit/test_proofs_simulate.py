@@ -67,7 +67,7 @@ def test_parts_of_a_campaign_add_up_to_its_hours_and_keep_the_seeds_with_a_findi
 @pytest.mark.parametrize(
     ("world", "hash_seeds"),
     # Faust and aiokafka iterate over sets of texts, whose order PYTHONHASHSEED decides.
-    [("persisters", (1, 2)), ("connectors", (1, 2)), ("alerts", (0, 0)), ("mqtt", (0, 0))],
+    [("persisters", (1, 2)), ("connectors", (1, 2)), ("alerts", (0, 0)), ("mqtt", (0, 0)), ("mqtt-pods", (0, 0))],
 )
 def test_a_scenario_has_the_same_trace_in_every_process(world: str, hash_seeds: tuple[int, int]) -> None:
     command = [sys.executable, "-m", "isotherm.proofs", "simulate", "--world", world]

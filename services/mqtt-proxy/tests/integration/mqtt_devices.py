@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count, takewhile
 
 from mqtt_world import WAIT_S, Proxy, wait_until
 
@@ -128,16 +129,48 @@ class Wire:
         self.socket.close()
 
 
+def take_over_half_open(old_at: Proxy, new_at: Proxy, device: str, number: int) -> tuple[Wire, Wire, list[float]]:
+    """Publish twice at QoS 2 on a connection that breaks unnoticed, and finish both publishes on another one.
+
+    Returns the old connection, which is still open, the new one, and the two values, which begin with `number`. The
+    session is new with the number 0.
+    """
+    values = [number + 0.25, number + 0.5]
+    old = Wire(old_at, device)
+    assert old.session_present == (number > 0)
+    old.publish(device, values[0], 1)
+    old.expect(PUBREC, 1)
+    old.publish(device, values[1], 2)
+    # The link breaks here: the device knows nothing of the second publish and does not say goodbye.
+    new = Wire(new_at, device)
+    assert new.session_present
+    for packet_id, value in enumerate(values, 1):
+        new.publish(device, value, packet_id, dup=True)
+        new.expect(PUBREC, packet_id)
+    for packet_id in (1, 2):
+        new.release(packet_id)
+        new.expect(PUBCOMP, packet_id)
+    return old, new, values
+
+
 class DeviceGroup:
     """Devices on one event loop in a thread of its own. Each publishes numbered readings, at most ten unfinished at a
     time, reconnects as often as it takes, and then resends what is unfinished in its order (3.1.1 section 4.4).
+
+    Without a number of `messages` each publishes on until `finish`. With a pause each waits so long after ten of them.
     """
 
-    def __init__(self, proxy: Proxy, name: str, *, devices: int, messages: int, qos: int) -> None:
+    def __init__(
+        self, proxy: Proxy, name: str, *, devices: int, messages: int | None, qos: int, pause_s: float = 0.0
+    ) -> None:
         names = [f"{name}-{index}" for index in range(devices)]
-        self.published = {(device, number) for device in names for number in range(messages)}
+        self.published = {(device, number) for device in names for number in range(messages or 0)}
+        self.pause_s = pause_s
+        self._is_finishing = False
         self.acknowledged: set[tuple[str, int]] = set()
         self.lost_sessions: list[str] = []
+        self.on_accepted: Callable[[str, int], None] = lambda _device, _port: None
+        """Is called with the name and the own port of each device whose connection the server accepted."""
         self._stop = threading.Event()
         self._devices = [_Device(self, proxy.port, device, messages, qos) for device in names]
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -147,8 +180,13 @@ class DeviceGroup:
         """The share of all readings that is acknowledged: PUBACK or PUBREC came."""
         return len(self.acknowledged) / len(self.published)
 
+    def numbers(self, messages: int | None) -> Iterator[int]:
+        """The numbers of what a device publishes."""
+        return iter(range(messages)) if messages is not None else takewhile(lambda _: not self._is_finishing, count())
+
     def finish(self, limit_s: float = WAIT_S) -> None:
         """Wait until every handshake is finished."""
+        self._is_finishing = True
         self._thread.join(limit_s)
         assert not self._thread.is_alive(), f"{len(self.acknowledged)} of {len(self.published)} acknowledged"
         assert self.lost_sessions == [], "the proxy forgot sessions that it had promised to keep"
@@ -193,11 +231,11 @@ def under_load(proxy: Proxy, *, messages: int) -> Iterator[Callable[[float], Non
 class _Device:
     """One of a group."""
 
-    def __init__(self, group: DeviceGroup, port: int, name: str, messages: int, qos: int) -> None:
+    def __init__(self, group: DeviceGroup, port: int, name: str, messages: int | None, qos: int) -> None:
         self._group = group
         self._port = port
         self._name = name
-        self._waiting: Iterator[int] = iter(range(messages))
+        self._waiting = group.numbers(messages)
         self._qos = qos
         self._was_accepted = False
         # Number by packet identifier in order of publishing; identifiers whose PUBREL was sent.
@@ -225,19 +263,25 @@ class _Device:
             if self._was_accepted and not answer[2]:
                 self._group.lost_sessions.append(self._name)
             self._was_accepted = True
+            self._group.on_accepted(self._name, writer.get_extra_info("sockname")[1])
             for packet_id in self._unfinished:
                 self._send(writer, packet_id, dup=True)
-            while self._fill(writer):
+            while await self._fill(writer):
                 head = await reader.readexactly(4)
                 self._answered(writer, head[0] >> 4, head[2] << 8 | head[3])
             return True
         finally:
             writer.close()
 
-    def _fill(self, writer: asyncio.StreamWriter) -> bool:
+    async def _fill(self, writer: asyncio.StreamWriter) -> bool:
+        if self._group.pause_s:
+            if self._unfinished:
+                return True
+            await asyncio.sleep(self._group.pause_s)
         while len(self._unfinished) < _WINDOW and (number := next(self._waiting, None)) is not None:
             self._packet_id = self._packet_id % 65_535 + 1
             self._unfinished[self._packet_id] = number
+            self._group.published.add((self._name, number))
             self._send(writer, self._packet_id, dup=False)
         return bool(self._unfinished)
 

@@ -7,11 +7,12 @@ import os
 import signal
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mqtt_world import Proxy, Topics, opened, wait_until
+from mqtt_world import Proxy, Topics, children_of, opened, wait_until
 
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
@@ -26,6 +27,8 @@ class Balancer:
 
     def __init__(self) -> None:
         self.backends: list[tuple[str, int]] = []
+        self.hosts: dict[int, str] = {}
+        """Where the connection from each port of a client went last."""
         self._turn = 0
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -50,6 +53,7 @@ class Balancer:
         try:
             self._turn += 1
             host, port = self.backends[self._turn % len(self.backends)]
+            self.hosts[writer.get_extra_info("peername")[1]] = host
             # A connection that `cut_all` cancels ends as one that breaks.
             with suppress(OSError, asyncio.CancelledError):
                 their_reader, their_writer = await asyncio.open_connection(host, port)
@@ -133,21 +137,9 @@ class _Entrance:
         self.device, self.port, self.host, self.at_end = proxy.device, port, "127.0.0.1", proxy.at_end
 
 
-def processes_of(pod: Proxy) -> list[int]:
-    """The supervisor of a pod and the processes that it started and that run."""
-    found = [pod.pid]
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit():
-                state, parent = (entry / "stat").read_text().rpartition(") ")[2].split()[:2]
-                if int(parent) == pod.pid and state != "Z":
-                    found.append(int(entry.name))
-    return found
-
-
 def send_signal(pod: Proxy, number: signal.Signals) -> list[int]:
     """Send a signal to all processes of a pod, as the end or the freeze of its host does; return them."""
-    processes = processes_of(pod)
+    processes = [pod.pid, *children_of(pod)]
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, number)
@@ -194,3 +186,21 @@ def opened_pods(
                 with suppress(AssertionError):
                     send_signal(pod, signal.SIGKILL)
                 pod.close()
+
+
+class Hops:
+    """Counts the accepted connections of devices, and how many went to another pod than the device's one before."""
+
+    def __init__(self, balancer: Balancer) -> None:
+        self.connections = self.hops = 0
+        self.by_host: Counter[str] = Counter()
+        self._balancer = balancer
+        self._last: dict[str, str] = {}
+
+    def note(self, device: str, port: int) -> None:
+        """Count an accepted connection of a device from its own `port`."""
+        host = self._balancer.hosts[port]
+        self.connections += 1
+        self.by_host[host] += 1
+        self.hops += self._last.get(device, host) != host
+        self._last[device] = host

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -203,6 +203,18 @@ class Proxy:
             self.kill()
         if self._log.exists():
             sys.stderr.write(f"-- the proxy's log ends with\n{self.log()[-4000:]}\n")
+
+
+def children_of(proxy: Proxy) -> list[int]:
+    """The processes that a supervisor started and that run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit():
+                state, parent = (entry / "stat").read_text().rpartition(") ")[2].split()[:2]
+                if int(parent) == proxy.pid and state != "Z":
+                    found.append(int(entry.name))
+    return sorted(found)
 
 
 @contextmanager

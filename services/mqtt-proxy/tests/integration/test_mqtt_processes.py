@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from mqtt_devices import PUBCOMP, PUBREC, DeviceGroup, Wire
-from mqtt_world import Proxy, opened, wait_until
+from mqtt_devices import DeviceGroup, Wire, take_over_half_open
+from mqtt_world import Proxy, children_of, opened, wait_until
 
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
@@ -30,18 +30,6 @@ def proxy(kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[
         yield made
 
 
-def processes_of(proxy: Proxy) -> list[int]:
-    """The processes that the supervisor started and that run."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit():
-                state, parent = (entry / "stat").read_text().rpartition(") ")[2].split()[:2]
-                if int(parent) == proxy.pid and state != "Z":
-                    found.append(int(entry.name))
-    return sorted(found)
-
-
 def read_to_the_end(wire: Wire) -> None:
     """Returns when the proxy has closed the connection."""
     with suppress(ConnectionResetError):
@@ -53,20 +41,8 @@ def test_a_half_open_connection_is_taken_over_from_another_process(proxy: Proxy)
     proxy.start(processes=2, transactions__linger_ms=100)
     device, expected = proxy.device, []
     for number in range(MOST_ROUNDS):
-        expected += [number + 0.25, number + 0.5]
-        old = Wire(proxy, device)
-        old.publish(device, number + 0.25, 1)
-        old.expect(PUBREC, 1)
-        old.publish(device, number + 0.5, 2)
-        # The device's link breaks: it knows nothing of the second publish and does not say goodbye.
-        new = Wire(proxy, device)
-        assert new.session_present
-        for packet_id, value in ((1, 0.25), (2, 0.5)):
-            new.publish(device, number + value, packet_id, dup=True)
-            new.expect(PUBREC, packet_id)
-        for packet_id in (1, 2):
-            new.release(packet_id)
-            new.expect(PUBCOMP, packet_id)
+        old, _, values = take_over_half_open(proxy, proxy, device, number)
+        expected += values
         read_to_the_end(old)
         if proxy.metric("sessions_migrated_total") >= 3:
             break
@@ -83,7 +59,7 @@ def test_kill_9_of_one_process_under_qos_2_load_stores_each_reading_once(proxy: 
     try:
         for kill, share in enumerate((0.3, 0.7)):
             wait_until("the load flows", lambda: group.progress() >= share)  # noqa: B023  # called within the turn
-            victims = processes_of(proxy)
+            victims = children_of(proxy)
             os.kill(victims[kill % len(victims)], signal.SIGKILL)
             wait_until("it is missed", lambda: proxy.metric("process_restarts_total") > kill)  # noqa: B023  # called within the turn
             wait_until("its successor is ready", proxy.is_ready)
@@ -94,7 +70,7 @@ def test_kill_9_of_one_process_under_qos_2_load_stores_each_reading_once(proxy: 
     assert proxy.metric("processes ") == 2
     wait_until("metrics of both", lambda: proxy.metric('messages_acknowledged_total{qos="2"}') > 0)
     assert proxy.signal(signal.SIGTERM) == 0
-    assert processes_of(proxy) == []
+    assert children_of(proxy) == []
 
 
 @pytest.mark.long
@@ -104,7 +80,7 @@ def test_the_supervisor_is_killed_and_the_number_of_processes_changes(proxy: Pro
     try:
         for share, processes in ((0.3, 3), (0.6, 1)):
             wait_until("the load flows", lambda: group.progress() >= share)  # noqa: B023  # called within the turn
-            orphans = processes_of(proxy)
+            orphans = children_of(proxy)
             proxy.kill()
             wait_until("nobody serves", lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans))  # noqa: B023  # called within the turn
             proxy.start(processes=processes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
@@ -13,7 +14,7 @@ from unittest.mock import patch
 from confluent_kafka import KafkaError
 from mqtt_dormant import dormant
 from mqtt_model import Wire, WriterThatTheTestDecides, state_record
-from mqtt_packets import connect_packet
+from mqtt_packets import connect_packet, publish_packet
 
 from isotherm.mqtt_proxy.access.acl import Acl, parse_acl
 from isotherm.mqtt_proxy.access.authentication import AccessControl
@@ -43,10 +44,18 @@ INSERT INTO all SELECT * FROM homes/+/temperature;
 INSERT INTO raw.texts SELECT * FROM homes/special/temperature WITHFORMAT RAW
 """
 TARGETS = ("thermostat.data", "temperature", "all", "twice")
+TOPIC = "devices/attic/temperature"
 
 
 ENCODERS = dict.fromkeys(TARGETS, encoder(READING, 7))
 ROUTER = build_router(ProxySettings(routes=ROUTES, allow_anonymous=True))
+
+
+def plain(number: int, qos: int = 1, topic: str = TOPIC, *, version: int = 4) -> bytes:
+    """A PUBLISH of a small object that names no device; its value and time follow from the `number`."""
+    payload = json.dumps({"t": number / 4, "value": number, "ts": NOW_MS + number}).encode()
+    properties = b"\0" if version == 5 else b""
+    return publish_packet(topic, payload, flags=qos << 1, packet_id=number if qos else None, properties=properties)
 
 
 class ChangingAccess(AccessControl):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wsproto.frame_protocol import CloseReason, FrameProtocol, Opcode
 
-from isotherm.mqtt_proxy.protocol.websocket import MAX_REQUEST_BYTES, End, Received, WebSocket
+from isotherm.mqtt_proxy.protocol.websocket import FRAMES_A_TURN, MAX_REQUEST_BYTES, End, Received, WebSocket
 
 KEY = base64.b64encode(b"k" * 16).decode()
 MASK = b"\1\2\3\4"
@@ -227,3 +227,19 @@ def test_any_bytes_are_handled(data: bytes, shaken: bool) -> None:
     socket = opened() if shaken else WebSocket((), 100)
     received = socket.receive(data)
     assert received.end is None or not socket.is_open
+
+
+@given(st.integers(0, 3 * FRAMES_A_TURN), st.booleans())
+def test_so_many_frames_are_read_at_once_and_the_others_in_their_order(count: int, ends: bool) -> None:
+    socket, numbers = opened(max_message_bytes=1_000_000), [b"%d," % number for number in range(count)]
+    data = b"".join(frame(2, number) for number in numbers) + (frame(8) if ends else b"")
+    found = [socket.receive(data)] if data else []
+    while socket.has_more:
+        assert socket.buffered == len(data)
+        found.append(socket.read_on())
+    assert [received.mqtt.count(b",") for received in found if received.mqtt] == [
+        min(FRAMES_A_TURN, count - first) for first in range(0, count, FRAMES_A_TURN)
+    ]
+    assert b"".join(received.mqtt for received in found) == b"".join(numbers)
+    assert [received.end for received in found if received.end] == [End.CLOSED] * ends
+    assert socket.buffered == 0

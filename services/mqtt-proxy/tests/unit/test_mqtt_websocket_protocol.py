@@ -13,6 +13,7 @@ from wsproto.frame_protocol import Opcode
 
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.protocol.websocket import FRAMES_A_TURN
 from isotherm.mqtt_proxy.server.websocket_protocol import WebSocketProtocol
 from isotherm.mqtt_proxy.settings import WebSocketSettings
 
@@ -59,6 +60,13 @@ class ClosingWire(Wire):
     def __init__(self) -> None:
         super().__init__()
         self.was_closed = asyncio.Event()
+        self.reads = True
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
 
     def close(self) -> None:
         super().close()
@@ -162,3 +170,44 @@ def test_incomplete_handshakes_are_counted_and_bounded_together() -> None:
     assert world.wire.closed
     world.protocol.connection_lost(None)
     assert world.server.buffered_bytes == 1_000
+
+
+async def test_a_flood_of_frames_leaves_turns_of_the_loop_to_others() -> None:
+    flood, turns, is_over = World().open(), list[int](), asyncio.Event()
+    flood.protocol.data_received(frame(2, b"x") * (3 * FRAMES_A_TURN + 1))
+    # The socket is read on only when all frames are.
+    assert (flood.wire.reads, flood.server.buffered_bytes > 0) == (False, True)
+
+    def take_turn() -> None:
+        """Be another connection, which has something to do in each turn."""
+        turns.append(len(flood.served.received))
+        if len(turns) < 3:
+            asyncio.get_running_loop().call_soon(take_turn)
+        else:
+            is_over.set()
+
+    asyncio.get_running_loop().call_soon(take_turn)
+    await is_over.wait()
+    assert turns == [2 * FRAMES_A_TURN, 3 * FRAMES_A_TURN, 3 * FRAMES_A_TURN + 1]
+    assert (flood.wire.reads, flood.server.buffered_bytes) == (True, 0)
+
+
+async def test_frames_wait_while_the_connection_reads_nothing() -> None:
+    world = World().open()
+    world.protocol.data_received(frame(2, b"x") * (FRAMES_A_TURN + 1))
+    world.served.transport.pause_reading()
+    await asyncio.sleep(0)
+    assert (len(world.served.received), world.wire.reads) == (FRAMES_A_TURN, False)
+    world.served.transport.resume_reading()
+    assert not world.wire.reads, "frames are there"
+    await asyncio.sleep(0)
+    assert (len(world.served.received), world.wire.reads) == (FRAMES_A_TURN + 1, True)
+
+
+async def test_frames_that_wait_are_dropped_with_their_connection() -> None:
+    world = World().open()
+    world.protocol.data_received(frame(2, b"x") * (FRAMES_A_TURN + 1))
+    world.protocol.connection_lost(None)
+    await asyncio.sleep(0)
+    assert len(world.served.received) == FRAMES_A_TURN
+    assert world.server.buffered_bytes == 0

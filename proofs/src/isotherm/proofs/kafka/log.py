@@ -5,6 +5,7 @@ Source: Kafka's `ProducerStateManager` and `UnifiedLog`; KIP-98 (exactly once), 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -180,9 +181,13 @@ class PartitionLog:
             self.start = offset
             del self.records[: bisect_left(self.records, offset, key=lambda one: one.offset)]
 
-    def compact(self) -> None:
-        """Keep the last record of each key below the last stable offset, as a compacted topic does some time."""
-        stable = self.last_stable_offset
+    def compact(self, before_ms: float = math.inf) -> None:
+        """Keep the last record of each key below the last stable offset, as a compacted topic does some time.
+
+        From the first record on that is not older than `before_ms`, nothing is removed (`min.compaction.lag.ms`).
+        """
+        young = (one.offset for one in self.records if not one.is_marker and one.payload.timestamp_ms >= before_ms)
+        stable = min(self.last_stable_offset, next(young, self.end))
         newest = {
             one.payload.key: one.offset
             for one in self.records

@@ -25,6 +25,7 @@ from isotherm.proofs.worlds.scenario import Outcome, Scenario, World, shrink
 WORLDS = {
     "alerts": "isotherm.proofs.worlds.alerts.world:AlertsWorld",
     "mqtt": "isotherm.proofs.worlds.mqtt.world:MqttWorld",
+    "mqtt-pods": "isotherm.proofs.worlds.mqtt.pods_world:PodsWorld",
     "persisters": "isotherm.proofs.worlds.persisters:PersistersWorld",
     "connectors": "isotherm.proofs.worlds.connectors:ConnectorsWorld",
 }

@@ -30,10 +30,13 @@ def run_pod(settings: ProxySettings, arguments: Sequence[str]) -> int:
     Raises SettingsError when a port cannot be reserved or a Kafka property may not be set.
     """
     check_properties(settings)
-    return supervise(settings, arguments, partial(_arbitration, settings))
+    return supervise(settings, arguments, partial(build_arbitration, settings))
 
 
-def _arbitration(settings: ProxySettings, health: Health, stop: Stop, on_end: Callable[[str], None]) -> Arbitration:
+def build_arbitration(
+    settings: ProxySettings, health: Health, stop: Stop, on_end: Callable[[str], None]
+) -> Arbitration:
+    """Return the arbitration of a new incarnation of this pod; `on_end` is called when it must end at once."""
     name, pods = ServerName(settings.name), settings.pods
     incarnation = f"{pods.host_name}/{secrets.token_hex(8)}"
     client_id = f"isotherm-{name.connector}-pod-{pods.host_name}"

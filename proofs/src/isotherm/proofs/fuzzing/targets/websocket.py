@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from isotherm.mqtt_proxy.protocol.websocket import End, Received, WebSocket
 from isotherm.proofs.fuzzing.target import Target, expect
@@ -31,12 +31,18 @@ def websocket_target() -> Callable[[bytes], None]:
     return run
 
 
+def _receive_all(socket: WebSocket, chunks: list[bytes]) -> Iterator[Received]:
+    for chunk in chunks:
+        yield socket.receive(chunk)
+        while socket.has_more:
+            yield socket.read_on()
+
+
 def _talk(chunks: list[bytes], *, is_open: bool) -> Received:
     socket, result = WebSocket((), 8_192), Received()
     if is_open:
         socket.receive(_HANDSHAKE)
-    for chunk in chunks:
-        received = socket.receive(chunk)
+    for received in _receive_all(socket, chunks):
         result.mqtt += received.mqtt
         result.answer += received.answer
         expect(result.end is None or received == Received(), "something follows the end")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from isotherm.proofs.kernel.network import Cancel, End, Network, Weather
 from isotherm.proofs.kernel.simulation import Simulation
@@ -70,6 +71,8 @@ class Device:
     problems: list[str] = field(default_factory=list)
     """What the server did against the protocol or a promise, as the device saw it."""
     is_publishing: bool = True
+    hosts: list[Any] = field(default_factory=list)
+    """The loops of the processes that accepted its connections."""
     connections: int = 0
     takeovers: int = 0
     repeats: int = 0
@@ -221,6 +224,9 @@ class Device:
                 return
             self._take(answer)
         if self._is_accepted:
+            if self._has_session and self._may_have_expired():
+                # They may come from a process that was frozen: whoever has its sessions since counts from then.
+                self._has_session = False
             self._heard_s = self.simulation.now_ms / 1000
 
     # -- the protocol
@@ -254,6 +260,8 @@ class Device:
         if answer.reason or self._is_accepted:
             return
         self._is_accepted, self._backoff_s = True, 0.5
+        if self._end is not None:
+            self.hosts.append(self._end.peer.host)
         if answer.session_present and self._was_clean:
             self._problem("session present after a clean start")
         if self._has_session and not (answer.session_present or self._may_have_expired()):
@@ -262,6 +270,7 @@ class Device:
             # A present session may be that of a CONNECT whose answer was lost, begun after this one's had expired.
             self._forget_session()
         self._has_session = self._keeps_session
+        self._heard_s = self.simulation.now_ms / 1000
         self._resend()
         self._send_waiting()
         self._expect_answer()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 
@@ -11,7 +13,8 @@ from confluent_kafka import KafkaError
 from isotherm.proofs.kafka.cluster import NODES
 from isotherm.proofs.kernel.network import End
 from isotherm.proofs.worlds.mqtt.device import Device
-from isotherm.proofs.worlds.mqtt.server import SESSIONS, Environment, ProxyProcess, ServerHost
+from isotherm.proofs.worlds.mqtt.programs import Environment, Program, ProxyProcess
+from isotherm.proofs.worlds.mqtt.server import SESSIONS, ServerHost
 from isotherm.proofs.worlds.scenario import Fault
 
 _PROCESSES, _ENDS, _DEVICES = 3, 6, 6
@@ -47,11 +50,11 @@ _AWAY = (
 )
 
 
-class Faults:
+class Faults(ABC):
     """Applies faults to a running world. What a fault draws depends on it alone, so that the others may be left out."""
 
-    def __init__(self, environment: Environment, devices: list[Device], hosts: list[ServerHost]) -> None:
-        self._environment, self._devices, self._hosts = environment, devices, hosts
+    def __init__(self, environment: Environment, devices: list[Device]) -> None:
+        self._environment, self._devices = environment, devices
         self._run = environment.simulation
         self._ends: list[Callable[[], None]] = []
 
@@ -64,6 +67,14 @@ class Faults:
         """End all faults."""
         for end in self._ends:
             end()
+
+    @abstractmethod
+    def shut(self) -> None:
+        """End what the server runs on."""
+
+    @abstractmethod
+    def counts(self) -> Counter[str]:
+        """Return how much of what happened to the server."""
 
     def _end_later(self, fault: Fault, end: Callable[[], None]) -> None:
         self._ends.append(end)
@@ -89,30 +100,13 @@ class Faults:
             process.process.freeze()
             self._end_later(fault, process.thaw)
 
-    def _fault_kill_supervisor(self, fault: Fault, chance: Random) -> None:
-        """Kill the supervisor, and let another one take over. A frozen process does not notice: it becomes a zombie."""
-        for child in self._hosts[-1].children:
-            if child.returncode is None and chance.random() < 0.3:
-                child.process.freeze()
-                self._end_later(fault, child.thaw)
-        self._replace_supervisor(fault, chance)
-
-    def _replace_supervisor(self, fault: Fault, chance: Random) -> None:
-        host, processes = self._hosts[-1], 1 + fault.target
-        if host.supervisor is None or host.loop.is_dead:
-            return
-        host.kill()
-        self._run.call_later(
-            chance.uniform(200.0, 5_000.0), lambda: self._hosts.append(ServerHost(self._environment, processes))
-        )
-
-    def _at_steps(self, fault: Fault, rate: float, strike: Callable[[ProxyProcess], None]) -> Callable[[], None]:
+    def _at_steps(self, fault: Fault, rate: float, strike: Callable[[Program], None]) -> Callable[[], None]:
         """Call `strike` at a share `rate` of the steps of producers; return what ends this."""
         at_step, name = self._environment.at_step, str(fault)
 
-        def step(process: ProxyProcess) -> None:
+        def step(program: Program) -> None:
             if self._run.random.random() < rate:
-                strike(process)
+                strike(program)
 
         at_step[name] = step
         return lambda: at_step.pop(name, None) and None
@@ -120,22 +114,24 @@ class Faults:
     def _fault_kill_at_steps(self, fault: Fault, _chance: Random) -> None:
         """Kill processes at steps of their producers."""
 
-        def kill(process: ProxyProcess) -> None:
-            self._run.call_later(self._run.random.choice((0.0, 1.0, 5.0)), process.kill)
+        def kill(program: Program) -> None:
+            self._run.call_later(self._run.random.choice((0.0, 1.0, 5.0)), program.kill)
 
         self._end_later(fault, self._at_steps(fault, fault.share / 20, kill))
 
     def _fault_zombie_at_step(self, fault: Fault, chance: Random) -> None:
-        """Freeze a process in the middle of its work while its server is replaced; some time later it goes on."""
+        """Freeze a program in the middle of its work while another one takes its place; some time later it goes on."""
 
-        def freeze(process: ProxyProcess) -> None:
+        def freeze(program: Program) -> None:
             end()
-            process.process.freeze()
-            self._end_later(fault, process.thaw)
-            self._run.call_later(0.0, lambda: self._replace_supervisor(fault, chance))
+            self._freeze_and_replace(program, fault, chance)
 
         end = self._at_steps(fault, fault.share / 5, freeze)
         self._ends.append(end)
+
+    @abstractmethod
+    def _freeze_and_replace(self, program: Program, fault: Fault, chance: Random) -> None:
+        """Freeze a program for the time of the fault, and let another one take its place meanwhile."""
 
     # -- Kafka
 
@@ -210,3 +206,41 @@ class Faults:
     def _fault_hurry(self, fault: Fault, chance: Random) -> None:
         """Let a device connect again though its connection stands."""
         self._devices[fault.target % len(self._devices)].leave(abandons=chance.random() < 0.7)
+
+
+class ServerFaults(Faults):
+    """The faults of a server that is one supervisor. `hosts` ends with the machine on which it runs."""
+
+    def __init__(self, environment: Environment, devices: list[Device], hosts: list[ServerHost]) -> None:
+        super().__init__(environment, devices)
+        self._hosts = hosts
+
+    def shut(self) -> None:
+        """End the supervisor."""
+        self._hosts[-1].kill()
+
+    def counts(self) -> Counter[str]:
+        """Return nothing but what every server counts."""
+        return Counter()
+
+    def _fault_kill_supervisor(self, fault: Fault, chance: Random) -> None:
+        """Kill the supervisor, and let another one take over. A frozen process does not notice: it becomes a zombie."""
+        for child in self._hosts[-1].children:
+            if child.returncode is None and chance.random() < 0.3:
+                child.process.freeze()
+                self._end_later(fault, child.thaw)
+        self._replace_supervisor(fault, chance)
+
+    def _replace_supervisor(self, fault: Fault, chance: Random) -> None:
+        host, processes = self._hosts[-1], 1 + fault.target
+        if host.supervisor is None or host.loop.is_dead:
+            return
+        host.kill()
+        self._run.call_later(
+            chance.uniform(200.0, 5_000.0), lambda: self._hosts.append(ServerHost(self._environment, processes))
+        )
+
+    def _freeze_and_replace(self, program: Program, fault: Fault, chance: Random) -> None:
+        program.process.freeze()
+        self._end_later(fault, program.thaw)
+        self._run.call_later(0.0, lambda: self._replace_supervisor(fault, chance))

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 
 from isotherm.mqtt_proxy import service
+from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.proofs.kafka.cluster import Cluster
 from isotherm.proofs.kafka.network import Network as KafkaNetwork
 from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.network import Network, Weather
 from isotherm.proofs.kernel.simulation import Simulation
 from isotherm.proofs.worlds.mqtt.device import Device, Habits
-from isotherm.proofs.worlds.mqtt.faults import KINDS, Faults
+from isotherm.proofs.worlds.mqtt.faults import KINDS, Faults, ServerFaults
 from isotherm.proofs.worlds.mqtt.judge import judge, stored_numbers
-from isotherm.proofs.worlds.mqtt.server import READINGS, SESSIONS, Environment, ServerHost, proxy_settings
+from isotherm.proofs.worlds.mqtt.programs import Environment
+from isotherm.proofs.worlds.mqtt.server import READINGS, SESSIONS, ServerHost, proxy_settings
 from isotherm.proofs.worlds.mqtt.wiring import wired
 from isotherm.proofs.worlds.scenario import Fault, Outcome, Scenario, draw_faults
 
@@ -43,6 +46,8 @@ class MqttWorld:
     """
 
     name = "mqtt"
+    kinds = KINDS
+    """The kinds of its faults (`draw_faults`)."""
 
     def __init__(self, seconds: float = 3_600.0) -> None:
         self._until_ms = 1000 * seconds
@@ -50,7 +55,7 @@ class MqttWorld:
     def scenario(self, seed: int) -> Scenario:
         """Draw the faults of a seed."""
         most = max(_FEWEST_FAULTS, round(_FAULTS_AN_HOUR * self._until_ms / 3_600_000))
-        return Scenario(seed, draw_faults(Random(f"faults of {seed}"), KINDS, round(self._until_ms), most))
+        return Scenario(seed, draw_faults(Random(f"faults of {seed}"), self.kinds, round(self._until_ms), most))
 
     def run(self, scenario: Scenario, *, keeps_trace: bool = False) -> MqttOutcome:
         """Run it to its end."""
@@ -62,20 +67,19 @@ class MqttWorld:
         cluster.create_topic(SESSIONS, 2, is_compacted=True)
         limits = {"outstanding_records": 12} if chance.random() < 0.3 else {}
         environment = Environment(
-            simulation, Network(simulation), KafkaNetwork(simulation), cluster, proxy_settings(**limits)
+            simulation, Network(simulation), KafkaNetwork(simulation), cluster, self._settings(**limits)
         )
         pace = 1.0 if self._until_ms < 600_000 else 5.0
         devices = [
             Device(f"device-{number}", _habits(chance, pace), simulation, environment.network, Weather())
             for number in range(chance.randint(2, 6))
         ]
-        hosts: list[ServerHost] = []
-        with wired(environment, hosts):
-            hosts.append(ServerHost(environment, chance.randint(1, 3)))
-            findings = self._judged_run(environment, devices, hosts, scenario.faults)
+        with wired(environment):
+            faults = self._start(environment, devices, chance)
+            findings = self._judged_run(environment, devices, faults, scenario.faults)
             for process in list(environment.processes):
                 process.exit(0)
-            hosts[-1].kill()
+            faults.shut()
         environment.problems += [
             f"the thread {one.name} of {one.process.name} ended with {one.failure!r}"
             for one in simulation.failed_threads
@@ -85,16 +89,23 @@ class MqttWorld:
             simulation.now_ms,
             simulation.digest,
             simulation.lines or (),
-            _counts(environment, devices),
+            _counts(environment, devices) + faults.counts(),
         )
 
+    def _settings(self, **limits: int) -> ProxySettings:
+        """Return the settings of the server, with other `limits`."""
+        return proxy_settings(**limits)
+
+    def _start(self, environment: Environment, devices: list[Device], chance: Random) -> Faults:
+        """Start the server; return what lets things go wrong."""
+        return ServerFaults(environment, devices, [ServerHost(environment, chance.randint(1, 3))])
+
     def _judged_run(
-        self, environment: Environment, devices: list[Device], hosts: list[ServerHost], planned: Sequence[Fault]
+        self, environment: Environment, devices: list[Device], faults: Faults, planned: Sequence[Fault]
     ) -> list[str]:
         simulation, cluster = environment.simulation, environment.cluster
         for device in devices:
             device.start()
-        faults = Faults(environment, devices, hosts)
         for fault in planned:
             simulation.call_later(fault.at_ms, lambda fault=fault: faults.apply(fault))  # type: ignore[misc]
         _look_at_bounds(environment)
@@ -162,6 +173,7 @@ def _counts(environment: Environment, devices: list[Device]) -> Counter[str]:
         kills=environment.kills,
         processes=environment.started,
         connections=sum(device.connections for device in devices),
+        hops=sum(_hops(environment, device) for device in devices),
         takeovers=sum(device.takeovers for device in devices),
         repeats=sum(device.repeats for device in devices),
         messages=len(messages),
@@ -169,3 +181,9 @@ def _counts(environment: Environment, devices: list[Device]) -> Counter[str]:
         refused=sum(message.was_refused for message in messages),
         resent=sum(message.sent > 1 for message in messages),
     )
+
+
+def _hops(environment: Environment, device: Device) -> int:
+    """Return how many connections of a device were accepted by another machine than the one before."""
+    machines = [environment.by_process[host.process].machine for host in device.hosts]
+    return sum(before != after for before, after in pairwise(machines))

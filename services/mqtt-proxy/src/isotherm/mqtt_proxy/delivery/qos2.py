@@ -70,6 +70,7 @@ class Qos2Receiver:
         "_pipeline",
         "_port",
         "_protocol",
+        "_published",
         "_pubrecs",
         "_receive_maximum",
         "_source",
@@ -97,6 +98,8 @@ class Qos2Receiver:
             protocol, PacketType.PUBREC, acknowledged=pipeline.metrics.acknowledged, on_sent=on_sent
         )
         self._in_flight: dict[int, PendingAck | PendingAcks] = {}
+        self._published: set[int] = set()
+        """Identifiers that came on this connection and may be committed, with some that were released since."""
         self._is_closed = False
 
     @property
@@ -130,9 +133,16 @@ class Qos2Receiver:
             metrics.repeated += 1
             self._in_flight[packet_id].repeat(packet_id)
         else:
-            ack = self._pubrecs.expect(packet_id)
             if kind is PublishKind.COMMITTED:
                 metrics.repeated += 1
+                if packet_id in self._published:
+                    # Behind later publishes, this PUBREC could come after the PUBCOMP, when the identifier is another
+                    # publish's, which the client would believe stored.
+                    self._pubrecs.repeat(packet_id)
+                    return
+            ack = self._pubrecs.expect(packet_id)
+            self._note_published((packet_id,))
+            if kind is PublishKind.COMMITTED:
                 self._pubrecs.complete(ack)
                 return
             translated = self._pipeline.translator.translate(publish, self._context)
@@ -155,6 +165,7 @@ class Qos2Receiver:
         acks = PendingAcks(packet_ids, plain.pubrecs)
         self._pubrecs.expect_all(acks)
         self._in_flight.update(dict.fromkeys(packet_ids, acks))
+        self._note_published(packet_ids)
 
         def on_decided(outcome: Outcome) -> None:
             pipeline.gate.release(records, plain.size)
@@ -193,6 +204,11 @@ class Qos2Receiver:
             crc32 = plain.crc32_of[publish.packet_id]
             writes.append(self._write(publish, translated, ack, crc32, started_s=plain.started_s))
         return writes
+
+    def _note_published(self, packet_ids: Sequence[int]) -> None:
+        self._published.update(packet_ids)
+        if len(self._published) > 4 * self._receive_maximum + len(packet_ids):
+            self._published &= {*packet_ids, *self._in_flight, *self.session.committed}
 
     def refuse(self, packet_id: int, reason: Reason) -> None:
         """Refuse a PUBLISH. Its identifier is free again, unless another publish uses it."""

@@ -43,7 +43,10 @@ class JoinedPod:
 
 
 class Adoption(NamedTuple):
-    """What the heir's first process has to do before claims that wait for removed pods go on."""
+    """What the heir's first process has to do before claims that wait for removed pods go on.
+
+    Processes are named by their numbers, or all by their ordinals (`with_ordinals`).
+    """
 
     members: list[int]
     """The pods whose sessions it adopts, by number."""
@@ -59,6 +62,15 @@ class Adoption(NamedTuple):
     """Clients whose sessions processes among `gone` claimed. The heir owns these when the claims are decided."""
     interrupted: list[tuple[str, int]]
     """Clients whose sessions processes among `gone` were asked to yield, and the claimants."""
+
+    def with_ordinals(self, first_ordinal: int) -> Adoption:
+        """Return it with ordinals, as the sessions topic and transactional ids name processes."""
+        return self._replace(
+            gone=[first_ordinal + number for number in self.gone],
+            live=[first_ordinal + number for number in self.live],
+            below=first_ordinal + self.below,
+            interrupted=[(client_id, first_ordinal + claimant) for client_id, claimant in self.interrupted],
+        )
 
 
 class Start(NamedTuple):

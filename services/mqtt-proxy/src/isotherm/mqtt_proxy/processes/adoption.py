@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from isotherm.mqtt_proxy.pods.log_copy import Adoption
 from isotherm.mqtt_proxy.pods.ownership import AdoptedSlots, Estates
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
-from isotherm.mqtt_proxy.processes.worker_process import AdoptOrder
 from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
 from isotherm.mqtt_proxy.sessions.migration import SessionMigration
 from isotherm.mqtt_proxy.sessions.restoration import SessionRestoration, UnreadableSessionError
@@ -50,7 +50,7 @@ class SessionAdoption:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="adoption")
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, order: AdoptOrder) -> None:
+    def begin(self, order: Adoption) -> None:
         """Begin with an adoption; the supervisor orders the next one after the end of this one."""
         self._task = asyncio.get_running_loop().create_task(self._adopt(order))
 
@@ -60,7 +60,7 @@ class SessionAdoption:
             self._task.cancel()
         self._executor.shutdown(wait=False)
 
-    async def _adopt(self, order: AdoptOrder) -> None:
+    async def _adopt(self, order: Adoption) -> None:
         slots = AdoptedSlots(
             self._first_ordinal, frozenset(order.gone), order.is_whole, frozenset(order.live), order.below
         )
@@ -86,7 +86,7 @@ class SessionAdoption:
             return
         self._take(order, *result)
 
-    def _take(self, order: AdoptOrder, restored: DormantSessions, transferred: dict[str, StoredState]) -> None:
+    def _take(self, order: Adoption, restored: DormantSessions, transferred: dict[str, StoredState]) -> None:
         for client_id in order.claimed:
             state = restored.pop(client_id)
             if state is not None:

@@ -296,18 +296,7 @@ class PodArbitration:
         adoption = self._copy.begin_adoption()
         if adoption is not None:
             _log.info("adopting the sessions of pods that ended", pods=adoption.members, whole=adoption.is_whole)
-            interrupted = [[client_id, self._first_ordinal + claimant] for client_id, claimant in adoption.interrupted]
-            self.send(
-                0,
-                "adopt",
-                adoption.members,
-                self._ordinals(adoption.gone),
-                self._ordinals(adoption.live),
-                self._first_ordinal + adoption.below,
-                adoption.is_whole,
-                adoption.claimed,
-                interrupted,
-            )
+            self.send(0, "adopt", *adoption.with_ordinals(self._first_ordinal))
 
     def _show_restoring(self) -> None:
         if self._copy.is_restored:

@@ -13,6 +13,7 @@ from typing import NamedTuple, NoReturn
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
+from isotherm.mqtt_proxy.pods.log_copy import Adoption
 from isotherm.mqtt_proxy.processes.link import Link
 from isotherm.mqtt_proxy.sessions.migration import SessionMigration
 from isotherm.mqtt_proxy.sessions.state_json import decode_state
@@ -36,18 +37,6 @@ class PodStart(NamedTuple):
     below: int
 
 
-class AdoptOrder(NamedTuple):
-    """Tells the first process of the heir to adopt sessions (`pods.log_copy.Adoption`), with ordinals."""
-
-    members: list[int]
-    gone: list[int]
-    live: list[int]
-    below: int
-    is_whole: bool
-    claimed: list[str]
-    interrupted: list[tuple[str, int]]
-
-
 class WorkerProcess:
     """This process and its link to the supervisor.
 
@@ -60,7 +49,8 @@ class WorkerProcess:
         """Clients whose sessions the predecessor of this process was transferring when it ended."""
         self.start_in_pod = start
         """What a process of a pod must know at its start; None where the server is one supervisor."""
-        self.on_adopt: Callable[[AdoptOrder], None] = lambda _order: None
+        self.on_adopt: Callable[[Adoption], None] = lambda _adoption: None
+        """Is called when the supervisor orders an adoption, with ordinals."""
         self._confirmations: dict[int, threading.Event] = {}
         self._last_token = 0
         self._loop = asyncio.get_running_loop()
@@ -129,7 +119,7 @@ class WorkerProcess:
                 if (event := self._confirmations.get(token)) is not None:
                     event.set()
             elif kind == "adopt":
-                self.on_adopt(AdoptOrder(*values))
+                self.on_adopt(Adoption(*values))
             else:
                 self._follow_order(kind, *values)
         _exit_orphaned()

@@ -100,6 +100,16 @@ class AckQueue:
         self.waiting.append(ack)
         return ack
 
+    def repeat(self, packet_id: int) -> None:
+        """Acknowledge a PUBLISH again that was queued here and has come again: with the first one, or else at once."""
+        for ack in self.waiting:
+            if packet_id in (ack.packet_ids if isinstance(ack, PendingAcks) else (ack.packet_id,)):
+                ack.repeat(packet_id)
+                return
+        if not self._is_closed:
+            self._protocol.acknowledge(self._packet_type, packet_id, SUCCESS)
+            self._on_sent()
+
     def expect_all(self, acks: PendingAcks) -> None:
         """Queue the acknowledgements of several publishes behind those of earlier ones."""
         self.waiting.append(acks)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 from isotherm.mqtt_proxy.codec.reasons import Reason
-from isotherm.mqtt_proxy.protocol.websocket import End, WebSocket
+from isotherm.mqtt_proxy.protocol.websocket import End, Received, WebSocket
 from isotherm.mqtt_proxy.server.connection import Connection
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.mqtt_proxy.settings import WebSocketSettings
@@ -14,16 +15,22 @@ from isotherm.mqtt_proxy.settings import WebSocketSettings
 _CLOSE_TIMEOUT_S = 2.0
 """How long the client may take to answer our Close frame before its socket is closed."""
 _FREE_BYTES = 2_048
-"""Bytes of a handshake that every connection may buffer, also beyond the bound on all connections."""
+"""Bytes of a handshake or of unread frames that every connection may buffer, also beyond the bound on all of them."""
 
 
 class WebSocketTransport(asyncio.Transport):
-    """The transport of a connection: what it writes becomes frames, and closing begins with a Close frame."""
+    """The transport of a connection: what it writes becomes frames, and closing begins with a Close frame.
 
-    def __init__(self, socket: WebSocket, transport: asyncio.Transport) -> None:
+    `read_on` is called when the connection reads again.
+    """
+
+    def __init__(self, socket: WebSocket, transport: asyncio.Transport, read_on: Callable[[], None]) -> None:
         super().__init__()
         self._socket = socket
         self._transport = transport
+        self._read_on = read_on
+        self.is_paused = False
+        """Whether the connection wants nothing to be read."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what the transport below knows."""
@@ -40,11 +47,13 @@ class WebSocketTransport(asyncio.Transport):
 
     def pause_reading(self) -> None:
         """Stop reading from the socket."""
+        self.is_paused = True
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Read from the socket again."""
-        self._transport.resume_reading()
+        self.is_paused = False
+        self._read_on()
 
     def close(self) -> None:
         """Close the socket after the closing handshake, which begins here when the WebSocket is open."""
@@ -52,7 +61,7 @@ class WebSocketTransport(asyncio.Transport):
             self._transport.close()
             return
         self._transport.write(frame)
-        self._transport.resume_reading()
+        self.resume_reading()
         asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT_S, self._transport.close)
 
     def abort(self) -> None:
@@ -68,6 +77,9 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
         self._connection = connection
         self._socket = WebSocket(settings.origins, settings.message_bytes)
         self._transport: asyncio.Transport | None = None
+        self._framed: WebSocketTransport | None = None
+        self._turn: asyncio.Handle | None = None
+        """The turn of the loop that will read the next frames."""
         self._charged = 0
 
     @property
@@ -78,7 +90,8 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the open socket, or abort it when a limit is reached."""
         self._transport = cast(asyncio.Transport, transport)
-        self._connection.connection_made(WebSocketTransport(self._socket, self._transport))
+        self._framed = WebSocketTransport(self._socket, self._transport, self._plan_reading)
+        self._connection.connection_made(self._framed)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next bytes, which all connections share and each one empties at once."""
@@ -89,9 +102,34 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
         self.data_received(bytes(self._server.read_buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
-        """Handle bytes from the client."""
+        """Handle bytes from the client: so many frames in this turn of the loop, and the others in the next ones."""
         assert self._transport is not None
         received = self._socket.receive(data)
+        if self._socket.has_more:
+            self._transport.pause_reading()
+            self._plan_reading()
+        self._handle(received)
+
+    def _plan_reading(self) -> None:
+        """Read the frames that are there in the next turn, so that other connections have theirs; then the socket."""
+        assert self._transport is not None
+        if not self._socket.has_more:
+            self._transport.resume_reading()
+        elif self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self._read_frames)
+
+    def _read_frames(self) -> None:
+        self._turn = None
+        assert self._framed is not None
+        assert self._transport is not None
+        if self._framed.is_paused or self._transport.is_closing():
+            return
+        received = self._socket.read_on()
+        self._plan_reading()
+        self._handle(received)
+
+    def _handle(self, received: Received) -> None:
+        assert self._transport is not None
         self._charge()
         if received.answer:
             self._transport.write(received.answer)
@@ -124,12 +162,14 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection, whoever closed its socket."""
+        if self._turn is not None:
+            self._turn.cancel()
         self._server.buffered_bytes -= self._charged
         self._charged = 0
         self._connection.connection_lost(exc)
 
     def _charge(self) -> None:
-        """Count the bytes of an incomplete handshake, and end the connection beyond the bound on all of them."""
+        """Count bytes of an incomplete handshake and unread frames; end the connection beyond the bound on all."""
         size = self._socket.buffered
         self._server.buffered_bytes += size - self._charged
         self._charged = size
