@@ -34,7 +34,7 @@ class Targets:
 
     def routes(self) -> list[dict[str, Any]]:
         """The settings of the routes."""
-        by_region = {"kind": "webhook", "group_by": ["rule", "region"], "group_wait_ms": 45_000, "max_alerts": 10}
+        by_region = {"kind": "webhook", "group_by": ["rule", "region"], "group_wait_ms": 90_000, "max_alerts": 10}
         return [
             by_region | {"name": "calm", "url": self.calm.url, "group_interval_ms": 3_600_000},
             by_region | {"name": "refusing", "url": self.refusing.url},

@@ -45,7 +45,7 @@ def test_a_status_decides_even_if_the_body_never_comes_or_is_broken(rest: str, h
 
     server = RawServer(behave)
     url = f"http://127.0.0.1:{server.port}/"
-    target = HttpTarget(WebhookRoute.model_validate({"kind": "webhook", "name": "r", "url": url, "timeout_ms": 1_000}))
+    target = HttpTarget(WebhookRoute.model_validate({"kind": "webhook", "name": "r", "url": url, "timeout_ms": 2_000}))
     for _ in range(2):
         target.send(Notification("r", {}, (alert(),)))
     assert server.connections == 2
