@@ -240,7 +240,7 @@ def test_connector_files_find_their_servers(name: str, file: Path) -> None:
     assert "localhost" not in text
     assert "127.0.0.1" not in text
     known = set(SERVICES)
-    hosts = set(re.findall(r"\b([a-z]+(?:-[a-z]+)*):\d", text)) | set(re.findall(r"points\W+([a-z-]+)", text))
+    hosts = set(re.findall(r"\b([a-z]+(?:-[a-z]+)*):\d", text)) | set(re.findall(r"(?:points|host)\W+([a-z-]+)", text))
     assert hosts
     assert hosts <= known
 

@@ -42,6 +42,7 @@ NO_TOPICS = {
     "isotherm.revision",
     "isotherm.intents",
     "isotherm.markers",
+    "isotherm.sinks",
     "alerts.toml",
     "alerts.html",
     "devices.html",

@@ -41,7 +41,7 @@ class Writer:
 
     def encoded(self, topic: str, **changed: Any) -> bytes:
         """An example of a topic's record, changed."""
-        versions = {CONNECTORS: ("ConnectorConfig", 2)}
+        versions = {CONNECTORS: ("ConnectorConfig", 2), ALERTS: ("Alert", 2)}
         record, version = versions.get(topic) or (RECORDS[topic], 1)
         value = {**isotherm.schemas.examples(topic)[0].value, **changed}
         return self._schemas.encoder(topic, isotherm.schemas.schema(record, version))(value)
