@@ -192,10 +192,11 @@ def test_a_device_has_its_values_its_windows_and_its_alerts(console: Console, wr
     writer.producer.produce(WINDOWS, key=f"{escaped}|poison", value=b"poison")
     writer.put(STATES, device, device_id=device, last_seen=begin_ms)
     writer.producer.produce(STATES, key=f"{device}-broken", value=b"poison")
-    opened = {"device_id": device, "opened_at": begin_ms, "severity": "critical", "message": "it is <hot>"}
+    opened: dict[str, Any] = {"device_id": device, "opened_at": begin_ms, "state": "opened", "closed_at": None}
+    opened |= {"severity": "critical", "message": "it is <hot>"}
     writer.put(ALERTS, device, alert_id=f"{device}/1", **opened)
     writer.put(ALERTS, device, alert_id=f"{device}/2", **opened)
-    writer.put(ALERTS, device, alert_id=f"{device}/2", state="closed", closed_at=begin_ms + 1, **opened)
+    writer.put(ALERTS, device, alert_id=f"{device}/2", **opened | {"state": "closed", "closed_at": begin_ms + 1})
     writer.producer.produce(ALERTS, key=device, value=b"poison")
     writer.flush()
 
