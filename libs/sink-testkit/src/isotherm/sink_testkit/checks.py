@@ -25,13 +25,11 @@ def identity(under_test: SinkUnderTest, broker: MockBroker) -> None:
     trial = Trial(under_test, broker, EVENTS)
     events = [Sent(device, sequence) for sequence in range(12) for device in devices(8)]
     trial.send(*events[:48], *events[:30], *events[48:])
-    with trial.task() as task:
-        trial.until_settled(task)
+    trial.run()
     trial.check_rows()
     trial.check_counts()
     broker.rewind(trial.connector, trial.topic)
-    with trial.task() as task:
-        trial.until_settled(task)
+    trial.run()
     trial.check_rows()
 
 
@@ -41,8 +39,7 @@ def order(under_test: SinkUnderTest, broker: MockBroker) -> None:
     trial.send(*(Sent(device, sequence, level=sequence % 7) for sequence in range(60) for device in devices(6)))
     # Neither the number nor the time of a record says which is the last one.
     trial.send(*(Sent(device, 3, level=70) for device in devices(6)))
-    with trial.task() as task:
-        trial.until_settled(task)
+    trial.run()
     trial.check_rows()
     trial.check_counts()
 
@@ -71,8 +68,7 @@ def poison(under_test: SinkUnderTest, broker: MockBroker) -> None:
         trial.send(*(Sent(device, 10 * number + sequence) for sequence in range(4) for device in devices(4)))
         trial.send_values(poisoned)
     trial.send(*(Sent(device, 700) for device in devices(4)))
-    with trial.task(*_RETRY) as task:
-        trial.until_settled(task)
+    trial.run(*_RETRY)
     trial.check_rows()
     trial.check_counts(dead_lettered=len(bad))
     dead = broker.dead_letters(f"{trial.connector}.dead-letters")
@@ -116,13 +112,11 @@ def accounting(under_test: SinkUnderTest, broker: MockBroker) -> None:
     noop = ((".error.policy", "NOOP"),)
     trial.send(*(Sent(device, sequence) for sequence in range(10) for device in devices(4)))
     trial.send_values(("dev-1", _NOT_AVRO), ("dev-2", None), ("dev-3", None))
-    with trial.task(*noop) as task:
-        trial.until_settled(task)
+    trial.run(*noop)
     trial.check_counts(skipped=1, filtered=2)
     trial.send_values(("dev-0", _NOT_AVRO))
     trial.send(*(Sent(device, 50) for device in devices(4)))
-    with trial.task(*noop, DEAD_LETTERS) as task:
-        trial.until_settled(task)
+    trial.run(*noop, DEAD_LETTERS)
     trial.check_counts(skipped=1, filtered=2, dead_lettered=1)
     trial.check_rows()
 
@@ -170,8 +164,7 @@ def kill(under_test: SinkUnderTest, broker: MockBroker) -> None:
     first = len(trial.rows())
     trial.send(*(Sent(device, sequence) for sequence in range(40, 80) for device in devices(4)))
     run_killed_when(spec, lambda: len(trial.rows()) > first)
-    with trial.task() as task:
-        trial.until_settled(task)
+    trial.run()
     trial.check_rows()
     trial.check_counts()
 
@@ -189,7 +182,7 @@ def rebalance(under_test: SinkUnderTest, broker: MockBroker) -> None:
             trial.until_settled(first, second)
             trial.check_rows()
         _wait(first.consumer.assign_to_task(trial.topic, [0, 1]).wait(PATIENCE_S))
-        # The same bytes as at first: whoever remembers them must not take them for known.
+        # The same bytes as at first: a sink that remembers them must not take them for known.
         trial.send(*(Sent(device, 0, level=1) for device in every))
         trial.until_settled(first)
     trial.check_rows()
@@ -200,8 +193,7 @@ def lifecycle(under_test: SinkUnderTest, broker: MockBroker) -> None:
     """A sink may be opened twice and closed twice, and closed without being opened; nothing of it changes the store."""
     trial = Trial(under_test, broker, EVENTS)
     trial.send(*(Sent(device, sequence) for sequence in range(3) for device in devices(4)))
-    with trial.task() as task:
-        trial.until_settled(task)
+    trial.run()
     unopened, opened = (Task(trial.spec(), number) for number in (1, 2))
     try:
         unopened.sink.close()

@@ -82,6 +82,11 @@ class Trial:
         if task.sink.closes == 0:
             raise AssertionError("the sink was not closed")
 
+    def run(self, *keys: tuple[str, str]) -> None:
+        """Run a task until it has committed everything that was sent. Raises AssertionError, as `task`."""
+        with self.task(*keys) as task:
+            self.until_settled(task)
+
     def until_settled(self, task: Task, *others: Task) -> None:
         """Wait until the tasks have committed everything that was sent."""
         tasks = (task, *others)

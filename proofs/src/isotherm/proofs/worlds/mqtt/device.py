@@ -225,7 +225,7 @@ class Device:
             self._take(answer)
         if self._is_accepted:
             if self._has_session and self._may_have_expired():
-                # They may come from a process that was frozen: whoever has its sessions since counts from then.
+                # They may come from a frozen process: the one that has its sessions since counts from then.
                 self._has_session = False
             self._heard_s = self.simulation.now_ms / 1000
 

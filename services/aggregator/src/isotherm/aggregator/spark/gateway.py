@@ -34,7 +34,7 @@ JARS = (
     "hadoop-bare-naked-local-fs-",
 )
 
-_JVM_END_TIMEOUT_S = 10.0
+JVM_END_TIMEOUT_S = 10.0
 _STDERR = 2
 """The standard error of this process, where the JVM writes its log."""
 _STDIN = 0
@@ -108,7 +108,7 @@ def verify_jvm_is_free_to_choose(settings: AggregatorSettings) -> None:
         _log.info("jars_dir is not used: spark-submit brings the jars", jars_dir=str(settings.jars_dir))
 
 
-def end_jvm(process: subprocess.Popen[bytes], timeout_s: float = _JVM_END_TIMEOUT_S) -> None:
+def end_jvm(process: subprocess.Popen[bytes], timeout_s: float = JVM_END_TIMEOUT_S) -> None:
     """End a JVM whose Spark has stopped, by ending its standard input, or by a kill after `timeout_s` seconds.
 
     Nothing is left to do in it, so a kill loses nothing, but while it lives it holds the lock of the checkpoint.

@@ -16,6 +16,7 @@ from isotherm.aggregator.checkpoint.folder import CheckpointHeldError
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import promised_properties, properties
 from isotherm.aggregator.spark.gateway import (
+    JVM_END_TIMEOUT_S,
     Gateway,
     find_jars,
     find_java,
@@ -26,7 +27,6 @@ from isotherm.aggregator.spark.gateway import (
 from isotherm.servicekit import logs
 from isotherm.servicekit.settings import SettingsError
 
-_JVM_END_TIMEOUT_S = 10.0
 _TESTED_VERSION = "4.0."
 _NEEDED = {
     "org.apache.spark.sql.kafka010.KafkaSourceProvider": "org.apache.spark:spark-sql-kafka-0-10_2.13",
@@ -69,7 +69,7 @@ class Spark:
             conf = _configuration(settings, self._gateway)
             self.session = SparkSession(SparkContext(gateway=self._gateway.java, conf=conf))
         except BaseException:
-            self._end(_JVM_END_TIMEOUT_S)
+            self._end(JVM_END_TIMEOUT_S)
             raise
         restore_signal_handler()
         self._lock: Any = None
@@ -94,7 +94,7 @@ class Spark:
         """Call `request_stop` when `spark-submit` is to end, which then waits for `stop`, at most `timeout_s`."""
         self._gateway.when_jvm_ends(request_stop, timeout_s)
 
-    def stop(self, timeout_s: float = _JVM_END_TIMEOUT_S) -> None:
+    def stop(self, timeout_s: float = JVM_END_TIMEOUT_S) -> None:
         """Stop Spark, and return when a JVM that the service has started has ended.
 
         That JVM is killed if it has not ended after `timeout_s`.

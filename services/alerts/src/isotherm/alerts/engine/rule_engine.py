@@ -247,9 +247,10 @@ class RuleEngine:
         alerts: list[AlertRecord],
     ) -> None:
         if change is not None:
+            attributes = device.attributes if device else {}
             if change.state == "opened":
-                rule_state.severity, rule_state.attributes = rule.severity, device.attributes if device else {}
-            text = alert_records.text_of(rule, device_id, change, unit, device.attributes if device else {})
+                rule_state.severity, rule_state.attributes = rule.severity, attributes
+            text = alert_records.text_of(rule, device_id, change, unit, attributes)
             alerts.append(alert_records.record(device_id, rule.key, rule_state, rule.kind, change, unit, text))
             if change.state == "closed":
                 rule_state.severity, rule_state.attributes = DEFAULT_SEVERITY, None

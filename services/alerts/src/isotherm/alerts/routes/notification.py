@@ -16,9 +16,6 @@ ATTRIBUTES = ("home", "region", "model")
 Alert = Mapping[str, Any]
 """A decoded Alert record, with the attributes of its device under `attributes`."""
 
-Attributes = Mapping[str, str | None]
-"""Home, region and model of a device, by name."""
-
 
 @dataclass(frozen=True, slots=True)
 class Notification:
@@ -48,7 +45,7 @@ class Notification:
         return max((str(alert["severity"]) for alert in self.alerts), key=_rank)
 
 
-def with_attributes(record: Mapping[str, Any], present: Attributes) -> Alert:
+def with_attributes(record: Mapping[str, Any], present: Mapping[str, str | None]) -> Alert:
     """Return an Alert record with home, region and model of its device as they were when the alert opened.
 
     With others its end would not be the end of what the target knows. A record of an earlier release does not have

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import psycopg
@@ -29,7 +29,7 @@ class _RowsRefusedError(Exception):
 class PostgresqlSink:
     """Rows by primary key; the later row of a key wins, or the one with the highest revision.
 
-    The order of a write is: lock and change the rows, check the ownership, commit. Whoever owns the partition next
+    The order of a write is: lock and change the rows, check the ownership, commit. The next owner of the partition
     waits for these locks, so a commit that the server executes late changes nothing newer; and a task that has lost the
     partition before the check does not commit. See docs/adr/0168.
     """
@@ -54,36 +54,34 @@ class PostgresqlSink:
     def write(self, batch: Batch) -> Sequence[FailedRow]:
         """Write the rows in one transaction; in halves if PostgreSQL refuses one, to find it."""
         failed: list[FailedRow] = []
-        self._write(batch, range(len(batch.rows)), failed)
+        with _translated():
+            bound = self._all_bound(batch, failed)
+        if bound:
+            self._write(batch, bound, failed)
         return failed
 
     def close(self) -> None:
         """Close the connections."""
         self._connections.close()
 
-    def _write(self, batch: Batch, indices: Sequence[int], failed: list[FailedRow]) -> None:
-        with _translated():
-            bound = self._all_bound(batch, indices, failed)
-        if not bound:
-            return
+    def _write(self, batch: Batch, bound: Sequence[BoundRow], failed: list[FailedRow]) -> None:
         try:
             self._execute(batch, bound)
         except _RowsRefusedError as refused:
-            good = [row.row_index for row in bound]
-            if len(good) == 1:
-                failed.append(_failed_row(good[0], refused.__cause__))
+            if len(bound) == 1:
+                failed.append(_failed_row(bound[0].row_index, refused.__cause__))
                 return
-            middle = len(good) // 2
-            for half in (good[:middle], good[middle:]):
+            middle = len(bound) // 2
+            for half in (bound[:middle], bound[middle:]):
                 batch.ownership.check()
                 self._write(batch, half, failed)
 
-    def _all_bound(self, batch: Batch, indices: Iterable[int], failed: list[FailedRow]) -> list[BoundRow]:
-        """Bind the rows at these indices; those that cannot be bound are added to `failed`."""
+    def _all_bound(self, batch: Batch, failed: list[FailedRow]) -> list[BoundRow]:
+        """Bind the rows of a batch; those that cannot be bound are added to `failed`."""
         bound: list[BoundRow] = []
-        for index in indices:
+        for index, row in enumerate(batch.rows):
             try:
-                bound.append(self._bound(index, batch.rows[index]))
+                bound.append(self._bound(index, row))
             except RowError as error:
                 failed.append(FailedRow(index, error.reason, error))
             except (ValueError, TypeError, OverflowError) as error:
