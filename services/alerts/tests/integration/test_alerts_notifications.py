@@ -19,6 +19,8 @@ from isotherm.stack.servers.registry import Registry
 pytestmark = pytest.mark.integration
 
 DEVICES = 10_000
+REORDER_MS = 2_000
+"""Less than three intervals: no silence begins before readings that are out of order can have come."""
 SILENCED, ACKNOWLEDGED = 100, 5
 """How many of them a silence mutes, and of how many the alert is acknowledged."""
 
@@ -83,7 +85,7 @@ def start(
 
     def start_worker() -> Worker:
         rules = [{"kind": "silent", "interval_ms": 1_000, "intervals": 3, "min_ms": 1_000}]
-        settings = {"rules": rules, "routes": targets.routes(), "max_publish_delay_ms": 0}
+        settings = {"rules": rules, "routes": targets.routes(), "max_publish_delay_ms": 0, "reorder_ms": REORDER_MS}
         workers.append(Worker(topics, tmp_path, free_port(), **settings))
         return workers[-1].start()
 
