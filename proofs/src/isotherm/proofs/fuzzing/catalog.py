@@ -12,6 +12,7 @@ from isotherm.proofs.fuzzing.targets import (
     kcql,
     mqtt,
     mqtt_plain,
+    mqtt_plain_bulk,
     mqtt_plain_steps,
     payloads,
     proxy_header,
@@ -24,6 +25,7 @@ TARGETS: Mapping[str, Target] = {
     for family in (
         mqtt,
         mqtt_plain,
+        mqtt_plain_bulk,
         mqtt_plain_steps,
         websocket,
         proxy_header,

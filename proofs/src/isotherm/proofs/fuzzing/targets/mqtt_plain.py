@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes
-from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
+from isotherm.mqtt_proxy.ingest.translation import DevicePolicy, IngestContext, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.protocol.ack_queue import AckQueue, PendingAcks
 from isotherm.mqtt_proxy.protocol.state_machine import Release, ServerProtocol
@@ -30,7 +31,11 @@ from isotherm.servicekit.avro import encoder
 
 _NOW_MS = 1_790_000_000_000
 _CONTEXT = IngestContext("client", _NOW_MS)
-_TOPIC = "devices/a/temperature"
+_WAYS: tuple[tuple[str, DevicePolicy], ...] = (
+    ("devices/a/temperature", "payload"),
+    ("plain/temperature", "payload"),
+    ("devices/a/temperature", "topic"),
+)
 _ROUTES = kcql_routes(
     """
 INSERT INTO readings SELECT t AS value, id AS device_id, u AS unit, ts AS event_time, seq AS sequence
@@ -50,8 +55,22 @@ _CONNECTS = (
 
 
 def readings_target() -> Callable[[bytes], None]:
-    """Return the check that the compiled encoder writes what the translator writes, or declines."""
-    route = _translator().plain_route(_TOPIC, _CONTEXT)
+    """Return the check that the compiled encoder writes what the translator writes, or declines.
+
+    Each input comes to a route that names the fields, to one that takes all, and from a client bound to its device.
+    """
+    checks = [_readings_check(topic, policy) for topic, policy in _WAYS]
+
+    def run(data: bytes) -> None:
+        for check in checks:
+            check(data)
+
+    return run
+
+
+def _readings_check(topic: str, policy: DevicePolicy) -> Callable[[bytes], None]:
+    translator = _translator(policy)
+    route = translator.plain_route(topic, _CONTEXT)
     assert route is not None
     compiled = ReadingEncoder(
         route.header,
@@ -63,17 +82,16 @@ def readings_target() -> Callable[[bytes], None]:
         unit=route.unit,
         most_readings=route.most_readings,
     )
-    translator = _translator()
 
-    def run(data: bytes) -> None:
+    def check(data: bytes) -> None:
         found = compiled.encode_payload(data, _NOW_MS, translator.take_sequences(_NOW_MS, 0))
         if found is None:
             return
-        translated = translator.translate(Publish(_TOPIC, data, 1), _CONTEXT)
+        translated = translator.translate(Publish(topic, data, 1), _CONTEXT)
         expect(not translated.dead_letters, "what is a dead letter was encoded")
         expect([(record.key, record.value) for record in translated.records] == found, "other records")
 
-    return run
+    return check
 
 
 def publishes_target() -> Callable[[bytes], None]:
@@ -214,8 +232,9 @@ class _OpenToAll:
     acl = None
 
 
-def _translator() -> Translator:
-    return Translator(Router(_ROUTES, first_match_only=False), {"readings": _ENCODE}, RULES)
+def _translator(policy: DevicePolicy = "payload") -> Translator:
+    rules = replace(RULES, device_id=policy)
+    return Translator(Router(_ROUTES, first_match_only=False), {"readings": _ENCODE}, rules)
 
 
 _MEMBERS = (
