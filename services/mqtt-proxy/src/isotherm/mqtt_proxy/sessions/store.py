@@ -107,6 +107,8 @@ class Session:
     """How long the session outlives its connection, as the last accepted connection asked."""
     stored: StoredState | None = None
     owner: ClientPort | None = None
+    newest_connect: int = 0
+    """The number of the last CONNECT of this process that has taken the session over."""
     username: str | None = None
     """The verified user that the session belongs to; no other user may take it over."""
     will: Publish | None = None
