@@ -12,7 +12,13 @@ from isotherm.mqtt_proxy.codec.packets import PacketType, Publish
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.qos1 import Qos1Receiver
 from isotherm.mqtt_proxy.delivery.qos2 import Qos2Receiver
-from isotherm.mqtt_proxy.hotpath.compiled import CompiledSkim, FieldNames, PlainPublishes, ReadingEncoder
+from isotherm.mqtt_proxy.hotpath.compiled import (
+    CompiledSkim,
+    FieldNames,
+    PlainPublishes,
+    ReadingEncoder,
+    SessionEncoder,
+)
 from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
@@ -21,13 +27,15 @@ from isotherm.mqtt_proxy.ingest.translation import DevicePolicy, IngestContext, 
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.protocol.ack_queue import AckQueue, PendingAcks
 from isotherm.mqtt_proxy.protocol.state_machine import Release, ServerProtocol
+from isotherm.mqtt_proxy.session_source import SESSION
+from isotherm.mqtt_proxy.sessions.records import EncodeSession, encode_with, from_record
 from isotherm.mqtt_proxy.sessions.skimming import SessionSkim
-from isotherm.mqtt_proxy.sessions.store import Session
+from isotherm.mqtt_proxy.sessions.store import Session, StoredState
 from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
 from isotherm.proofs.fuzzing.target import Target, expect
 from isotherm.proofs.fuzzing.targets.mqtt import RULES
 from isotherm.proofs.fuzzing.targets.mqtt_streams import payload, stream
-from isotherm.servicekit.avro import encoder
+from isotherm.servicekit.avro import WireFormatError, WriterSchema, encoder, parse, read_value
 
 _NOW_MS = 1_790_000_000_000
 _CONTEXT = IngestContext("client", _NOW_MS)
@@ -46,6 +54,7 @@ INSERT INTO readings SELECT * FROM `plain/#`
     metrics=frozenset(),
 )
 _SCHEMA_ID = 7
+_SESSION_WRITER = WriterSchema(_SCHEMA_ID, SESSION, parse(SESSION))
 _SESSION_HEADER = b"\0" + _SCHEMA_ID.to_bytes(4, "big")
 _ENCODE = encoder(isotherm.schemas.schema("SensorReading", 1), 1)
 _CONNECTS = (
@@ -113,19 +122,35 @@ def publishes_target() -> Callable[[bytes], None]:
 
 
 def sessions_target() -> Callable[[bytes], None]:
-    """Return the check that compiled code skims of a stored session what the other way does.
+    """Return the check that compiled code skims of a stored session what the other way does, and writes it so.
 
     An input is the length of the client id, the client id, and what follows the header of the wire format.
     """
     found, expected = CompiledSkim(_SCHEMA_ID), SessionSkim(_SCHEMA_ID)
+    otherwise = encode_with(encoder(SESSION, _SCHEMA_ID))
+    encoders = SessionEncoder(_SCHEMA_ID, otherwise), otherwise
 
     def run(data: bytes) -> None:
         size = data[0] if data else 0
         client_id, value = data[1 : 1 + size].decode("utf-8", "replace"), data[1 + size :]
         for header in (_SESSION_HEADER, b""):
             expect(found(client_id, header + value) == expected(client_id, header + value), "skimmed otherwise")
+        try:
+            state = from_record(read_value(_SESSION_HEADER + value, _SESSION_WRITER))
+        except WireFormatError:
+            return
+        written, right = (_encoded(encode, client_id, state) for encode in encoders)
+        expect(written == right, "written otherwise")
 
     return run
+
+
+def _encoded(encode: EncodeSession, client_id: str, state: StoredState) -> bytes | None:
+    """Return the encoded state; None for one that cannot be written."""
+    try:
+        return encode(client_id, state, 1, _NOW_MS)
+    except WireFormatError:
+        return None
 
 
 class _Server:

@@ -16,9 +16,12 @@ _READ_BYTES = 16_384
 """As `server.server` reads from a socket."""
 _MAX_PACKETS = 2_200
 """Of an input: one more than the packets of QoS 2 that a read may hold, published and released."""
+_MAX_RECORDS = 20_000
+"""Of a transaction: more than an input makes, because the ways may close full ones at different publishes."""
 _RUN = 3
 """Bytes that stand for a run of packets."""
 _MAX_ID = 65_535
+_PLAIN = b"plain/temperature"
 _REPORT, _END = 6, 7
 """The kinds that are no packets: Kafka reports, and the open transaction ends."""
 _TERMS = 0xC7
@@ -35,7 +38,8 @@ def bulk_target() -> Callable[[bytes], None]:
     def run(data: bytes) -> None:
         terms = data[0] & _TERMS if data else 0
         found, expected = (
-            PlainServer(terms, is_compiled=is_compiled, receive_maximum=_MAX_ID) for is_compiled in (True, False)
+            PlainServer(terms, is_compiled=is_compiled, receive_maximum=_MAX_ID, max_records=_MAX_RECORDS)
+            for is_compiled in (True, False)
         )
         for server in (found, expected):
             server.receive(CONNECTS[terms & 1])
@@ -77,17 +81,17 @@ def _packets(kind: int, count: int, first: int, version: int) -> Iterator[bytes]
     for number in range(count):
         packet_id = (first + number) % _MAX_ID + 1
         if kind == 0:
-            yield _publish(1, b"plain/t", packet_id, b"1", version)
+            yield _publish(1, _PLAIN, packet_id, b"1", version)
         elif kind == 1:
-            yield _publish(2, b"plain/t", packet_id, b"1", version)
+            yield _publish(2, _PLAIN, packet_id, b"1", version)
         elif kind == 2:
             yield b"\x62\x02" + packet_id.to_bytes(2, "big")
         elif kind == 3:
-            yield _publish(number & 1, b"plain/%d" % number, packet_id, b"2", version)
+            yield _publish(number & 1, b"plain/%d/temperature" % number, packet_id, b"2", version)
         elif kind == 4:
             yield _publish(number % 3, b"devices/%d/temperature" % number, packet_id, b'{"t":3}', version)
         elif number & 1:
-            yield _publish(2, b"plain/t", packet_id, b"[" + b'{"value":4},' * 3 + b'{"value":4}]', version)
+            yield _publish(2, _PLAIN, packet_id, b"[" + b'{"value":4},' * 3 + b'{"value":4}]', version)
         else:
             yield _publish(2, b"devices/a/temperature", packet_id, b'{"t":5}', version)
 

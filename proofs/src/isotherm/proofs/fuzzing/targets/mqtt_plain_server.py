@@ -121,7 +121,15 @@ class PlainServer:
     `more` has one for a rate, two for where devices may come from, and one for a verified user.
     """
 
-    def __init__(self, terms: int, more: int = 0, *, is_compiled: bool, receive_maximum: int = 1_000) -> None:
+    def __init__(
+        self,
+        terms: int,
+        more: int = 0,
+        *,
+        is_compiled: bool,
+        receive_maximum: int = 1_000,
+        max_records: int = 1_000,
+    ) -> None:
         self.records: list[tuple[Any, ...]] = []
         self.tried: list[tuple[Any, ...]] = []
         self.answers = b""
@@ -131,7 +139,7 @@ class PlainServer:
         self._room = 0
         self._is_resumed = False
         self._held = HeldEvents()
-        self._batcher = TransactionBatcher(1_000)
+        self._batcher = TransactionBatcher(max_records)
         self._batch: TransactionBatch | None = None
         self._session = Session("client", durable=bool(terms & 2))
         self.acl = _ACLS[1] if terms & 4 else None
@@ -250,9 +258,9 @@ class PlainServer:
 
     @property
     def session(self) -> tuple[Any, ...]:
-        """The QoS 2 state of the client."""
+        """The QoS 2 state of the client, and whether a write is undecided; how many are depends on what one holds."""
         session = self._session
-        return dict(session.in_flight), set(session.releasing), [*session.committed.items()], session.undecided
+        return dict(session.in_flight), set(session.releasing), [*session.committed.items()], session.undecided > 0
 
     @property
     def state(self) -> tuple[Any, ...]:
@@ -289,9 +297,8 @@ class PlainServer:
         self._waiting.append(on_delivery)
 
     def submit(self, write: SessionWrite) -> None:
-        """Store a session write with the next transaction."""
+        """Store a session write with the next transaction, which begins when the present read is handled."""
         self._batcher.add(write)
-        self._begin()
 
     def count_denied(self, **_what: object) -> None:
         """Count nothing."""
@@ -339,6 +346,7 @@ class PlainServer:
             else:
                 self._handle(event)
         self.flush()
+        self._begin()
 
     def _must_wait(self) -> bool:
         if self._rate is not None and self._rate.must_wait():
