@@ -17,7 +17,7 @@ from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 from isotherm.mqtt_proxy.server import connect_handler
 from isotherm.mqtt_proxy.server.connect_handler import ConnectHandler
-from isotherm.mqtt_proxy.server.connect_order import Arrival
+from isotherm.mqtt_proxy.server.connect_order import ConnectOrder
 from isotherm.mqtt_proxy.server.wills import WillScheduler
 from isotherm.mqtt_proxy.sessions.migration import SessionMigration
 from isotherm.mqtt_proxy.sessions.store import Session, SessionStore, StoredState
@@ -26,7 +26,7 @@ from isotherm.mqtt_proxy.settings import LimitSettings, ProxySettings
 
 CAME_MS = 1_767_225_600_000
 EXPIRY_S = 60
-CAME = Arrival(5, 100.0, CAME_MS)
+CAME = ConnectOrder(5, 100.0, CAME_MS)
 
 
 def stored(in_use_until_ms: int | None) -> StoredState:

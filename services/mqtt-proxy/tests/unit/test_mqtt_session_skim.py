@@ -187,7 +187,7 @@ def test_the_bounds_of_what_compiled_code_writes(client_id: str, state: StoredSt
 
 @pytest.mark.parametrize(
     ("client_id", "state"),
-    [("c", StoredState(2**63)), ("\ud800", StoredState()), ("c", StoredState(committed={2**31: 1}))],
+    [("c", StoredState(2**63)), ("\ud800", StoredState()), ("c", StoredState(committed={1: 2**63}))],
 )
 def test_what_cannot_be_written_is_refused_as_without_compiled_code(client_id: str, state: StoredState) -> None:
     with pytest.raises(WireFormatError):

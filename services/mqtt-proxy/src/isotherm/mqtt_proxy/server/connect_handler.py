@@ -14,7 +14,7 @@ from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.ingest.translation import IngestContext
 from isotherm.mqtt_proxy.protocol.client_port import ClientPort
 from isotherm.mqtt_proxy.protocol.connack import connack_properties
-from isotherm.mqtt_proxy.server.connect_order import Arrival
+from isotherm.mqtt_proxy.server.connect_order import ConnectOrder
 from isotherm.mqtt_proxy.server.wills import WillScheduler, now_ms
 from isotherm.mqtt_proxy.sessions.migration import (
     OtherUsersSessionError,
@@ -78,7 +78,7 @@ class ConnectHandler:
 
     async def handle(self, client: ConnectingClient, connect: Connect) -> None:
         """Accept or refuse a client, and give it its session."""
-        arrival = Arrival(next(self._numbers), self._loop.time(), now_ms())
+        order = ConnectOrder(next(self._numbers), self._loop.time(), now_ms())
         if not await self._authenticate(client, connect):
             return
         session = await self._find_session(client, connect)
@@ -86,11 +86,11 @@ class ConnectHandler:
             return
         expiry_s = self._expiry_s(connect)
         ends_session = connect.clean_start or not expiry_s
-        if arrival.is_overtaken(session, self._loop.time(), now_ms(), ends_session=ends_session):
+        if order.is_overtaken(session, self._loop.time(), now_ms(), ends_session=ends_session):
             self._sessions.forget(session)
             client.refuse(Reason.SERVER_UNAVAILABLE)
             return
-        session.newest_connect = arrival.number
+        session.newest_connect = order.number
         self._take_over(session, client)
         await settled(session)
         if session.owner is not client:

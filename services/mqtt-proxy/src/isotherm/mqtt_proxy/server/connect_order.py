@@ -14,7 +14,7 @@ _PATIENCE_S = 1.0
 """A client hardly gives up and connects again sooner."""
 
 
-class Arrival(NamedTuple):
+class ConnectOrder(NamedTuple):
     """When a CONNECT came.
 
     `number` counts those of this process. `at_s` is the event loop's clock in seconds, `at_ms` epoch milliseconds.

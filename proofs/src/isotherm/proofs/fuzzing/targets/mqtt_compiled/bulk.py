@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from isotherm.proofs.fuzzing.target import Target
-from isotherm.proofs.fuzzing.targets.mqtt_plain_server import CONNECTS, PlainServer, compare, compare_at_end
+from isotherm.proofs.fuzzing.targets.mqtt_compiled.server import CONNECTS, PlainServer, compare, compare_at_end
 
 _READ_BYTES = 16_384
 """As `server.server` reads from a socket."""

@@ -6,8 +6,14 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from isotherm.proofs.fuzzing.target import Target
-from isotherm.proofs.fuzzing.targets.mqtt_plain_server import CONNECTS, FEED_ALL, PlainServer, compare, compare_at_end
-from isotherm.proofs.fuzzing.targets.mqtt_streams import stream
+from isotherm.proofs.fuzzing.targets.mqtt_compiled.server import (
+    CONNECTS,
+    FEED_ALL,
+    PlainServer,
+    compare,
+    compare_at_end,
+)
+from isotherm.proofs.fuzzing.targets.mqtt_compiled.streams import stream
 
 _MAX_STEPS = 24
 

@@ -34,7 +34,7 @@ from isotherm.mqtt_proxy.sessions.store import Session, StoredState
 from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
 from isotherm.proofs.fuzzing.target import Target, expect
 from isotherm.proofs.fuzzing.targets.mqtt import RULES
-from isotherm.proofs.fuzzing.targets.mqtt_streams import payload, stream
+from isotherm.proofs.fuzzing.targets.mqtt_compiled.streams import payload, stream
 from isotherm.servicekit.avro import WireFormatError, WriterSchema, encoder, parse, read_value
 
 _NOW_MS = 1_790_000_000_000
