@@ -46,9 +46,9 @@ _RULES = """- Keywords have any case. `--` after a blank begins a comment.
 - A field of the value that is called like a part of a record is reached through `_value`: `_value._key`.
 - A connector refuses a clause that it does not use, when it checks its configuration."""
 
-_CONDITIONS = """`WHERE` keeps the records of which its condition is true. The others are counted as `filtered`, with the
-reason `where`: in the counts of a sink, and in the metrics `filtered_readings` of the MQTT proxy and `records_filtered` of
-CoAP.
+_CONDITIONS = """`WHERE` keeps the records of which its condition is true. The others are counted as `filtered`, with
+the reason `where`: in the counts of a sink, and in the metrics `filtered_readings` of the MQTT
+proxy and `records_filtered` of CoAP.
 
 | condition | true when |
 |---|---|
@@ -58,21 +58,22 @@ CoAP.
 | `a LIKE 'x%_'`, `a NOT LIKE '50!%' ESCAPE '!'` | the whole text fits: `%` is any text, `_` any one character |
 | `NOT c`, `c AND d`, `c OR d`, `(c)` | in this order of precedence |
 
-- Names are those of the field list, with the parts of the record: `_key.id`, ``_header.`mqtt.qos` ``, `_.topic`. In a
-  condition `'..'` is a text, in which `''` is one quote, and only `` `..` `` quotes a name.
-- Constants are numbers (`5`, `-2.5`, `1e3`), texts, `TRUE`, `FALSE` and times (`TIMESTAMP '2026-01-31T12:00:00Z'`, in UTC
-  without a zone).
-- The logic has three values, as in SQL: a comparison with null is unknown, `NOT` of unknown is unknown, and `WHERE` keeps
-  no record of which its condition is unknown. Not a number (NaN) is treated like null.
-- Texts are compared by code points, case counts. Dates, times of day and UUIDs are compared as texts in their usual form.
-  A `TIMESTAMP` is compared with a time, with a number of epoch milliseconds, or with a text in ISO 8601.
-- A value of another kind than its constant (`'warm' > 5`), and a path through an array or a scalar, make the record bad. So
-  does a field that the writer schema lacks; in JSON without a schema that field is null. Headers are texts.
+- Names are those of the field list, with the parts of the record: `_key.id`, ``_header.`mqtt.qos` ``, `_.topic`. In
+  a condition `'..'` is a text, in which `''` is one quote, and only `` `..` `` quotes a name.
+- Constants are numbers (`5`, `-2.5`, `1e3`), texts, `TRUE`, `FALSE` and times (`TIMESTAMP '2026-01-31T12:00:00Z'`,
+  in UTC without a zone).
+- The logic has three values, as in SQL: a comparison with null is unknown, `NOT` of unknown is unknown, and `WHERE`
+  keeps no record of which its condition is unknown. Not a number (NaN) is treated like null.
+- Texts are compared by code points, case counts. Dates, times of day and UUIDs are compared as texts in their usual
+  form. A `TIMESTAMP` is compared with a time, with a number of epoch milliseconds, or with a text in ISO 8601.
+- A value of another kind than its constant (`'warm' > 5`), and a path through an array or a scalar, make the record
+  bad. So does a field that the writer schema lacks; in JSON without a schema that field is null. Headers are texts.
 - The parts of `AND` and `OR` are looked at from left to right, until the outcome is known.
-- A record without a value (a tombstone) has no fields: only conditions on its key, its headers or `_value IS NULL` keep it.
-- In a route of the MQTT proxy or a CoAP connector the condition is about the fields of the payload; a payload with several
-  readings is asked for each. What is left out is not looked at further, and the publish or request is acknowledged. For
-  complete CoAP messages the condition is about the fields of the message.
+- A record without a value (a tombstone) has no fields: only conditions on its key, its headers or `_value IS NULL`
+  keep it.
+- In a route of the MQTT proxy or a CoAP connector the condition is about the fields of the payload; a payload with
+  several readings is asked for each. What is left out is not looked at further, and the publish or request is
+  acknowledged. For complete CoAP messages the condition is about the fields of the message.
 - There are no casts and no functions."""
 
 MEANINGS: Mapping[str, str] = {
