@@ -23,9 +23,9 @@ from isotherm.mqtt_proxy.ingest.routes import (
     kcql_routes,
     regex_routes,
 )
+from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
 from isotherm.mqtt_proxy.ingest.translation import (
     IngestContext,
-    TranslatedPublish,
     Translator,
     refusal_reason,
 )
@@ -143,8 +143,8 @@ def test_a_publish_of_which_nothing_is_left_is_stored_without_records_and_is_val
 def test_a_condition_that_does_not_fit_a_reading_makes_a_dead_letter() -> None:
     result = translate(kcql(f"{DOCUMENTED} WHERE t > 20"), "devices/d1/temperature", [{"t": 21}, {"t": "warm"}])
     assert (result.dead_letters, result.filtered) == (["reading"], [])
-    message = dict(result.records[0].headers)["__connect.errors.exception.message"]
-    assert b'item 1: "t": is a text, and WHERE compares it with a number' in bytes(message or b"")
+    message = str(dict(result.records[0].headers)["__connect.errors.exception.message"])
+    assert 'item 1: "t": is a text, and WHERE compares it with a number' in message
 
 
 def test_a_condition_reads_the_user_properties() -> None:

@@ -194,14 +194,16 @@ def _membership(path: Path, constants: tuple[Constant, ...], schema: SchemaShape
     fetch = _fetch(path, schema)
     first = constants[0].value
     convert: Callable[[Any], Any]
+    values: frozenset[Any]
     if isinstance(first, datetime):
         values = frozenset(_epoch_us(one.value) for one in constants if isinstance(one.value, datetime))
         convert = lambda value: _time_us(value, path)  # noqa: E731  # a closure over one name
     else:
         kind = _kind(first)
+        exact = [one.value for one in constants]
         # A double and a decimal of the same text have different hashes: the set has both.
-        exact = [one.value for one in constants if not isinstance(one.value, datetime)]
-        values = frozenset(exact) | frozenset(map(_quick, exact) if kind == "number" else ())  # type: ignore[arg-type]  # numbers only
+        quick = [_quick(value) for value in exact if isinstance(value, int | Decimal)]
+        values = frozenset(exact) | frozenset(quick if kind == "number" else ())
         convert = lambda value: _comparable(value, kind, path)  # noqa: E731  # a closure over two names
     plain = str if isinstance(first, str) else None
 

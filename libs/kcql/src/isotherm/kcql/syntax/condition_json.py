@@ -38,8 +38,8 @@ def condition_json(condition: Condition) -> dict[str, Any]:
             listed = [_operand(value) for value in values]
             return {"operator": _negated("IN", negated), "left": _operand(path), "right": listed}
         case Like(path, pattern, escape, negated):
-            right = {"value": pattern, "type": "text"}
-            return {"operator": _negated("LIKE", negated), "left": _operand(path), "right": right, "escape": escape}
+            like, text = _negated("LIKE", negated), {"value": pattern, "type": "text"}
+            return {"operator": like, "left": _operand(path), "right": text, "escape": escape}
 
 
 def _negated(word: str, negated: bool) -> str:
