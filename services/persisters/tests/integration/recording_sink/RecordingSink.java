@@ -16,6 +16,7 @@ import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.connect.connector.Task;
 import org.apache.kafka.connect.data.Schema;
 import org.apache.kafka.connect.errors.ConnectException;
+import org.apache.kafka.connect.errors.DataException;
 import org.apache.kafka.connect.header.Header;
 import org.apache.kafka.connect.json.JsonConverter;
 import org.apache.kafka.connect.sink.SinkConnector;
@@ -104,8 +105,13 @@ public class RecordingSink extends SinkConnector {
             if (schema == null && value instanceof java.util.Date) {
                 return Long.toString(((java.util.Date) value).getTime()).getBytes(StandardCharsets.UTF_8);
             }
-            byte[] found = (schema == null ? withoutSchema : withSchema).fromConnectData(topic, schema, value);
-            return found == null ? "null".getBytes(StandardCharsets.UTF_8) : found;
+            try {
+                byte[] found = (schema == null ? withoutSchema : withSchema).fromConnectData(topic, schema, value);
+                return found == null ? "null".getBytes(StandardCharsets.UTF_8) : found;
+            } catch (DataException error) {
+                // The transform made a value that does not fit its own schema: no converter could write it.
+                return "\"unwritable\"".getBytes(StandardCharsets.UTF_8);
+            }
         }
 
         @Override
