@@ -272,3 +272,9 @@ def test_a_text_of_another_format_is_bad() -> None:
 )  # fmt: skip
 def test_doubles_are_written_as_java_writes_them(number: float, text: str) -> None:
     assert text_of_double(number) == text
+
+
+def test_a_renamed_field_replaces_no_other() -> None:
+    apply = chain(config("ReplaceField$Value", renames="a:b")).apply
+    with pytest.raises(TransformError, match="two fields one name"):
+        apply(message({"a": 1, "b": 2}, None))

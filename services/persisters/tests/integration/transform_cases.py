@@ -225,7 +225,7 @@ WITHOUT_SCHEMA = (
     one("mask-text", "MaskField$Value", fields="text,number", replacement="***"),
     one("mask-list", "MaskField$Value", fields="list", replacement="x"),
     one("keep", "ReplaceField$Value", include="n,text,absent"),
-    one("rename", "ReplaceField$Value", exclude="list,inner", renames="n:number"),
+    one("rename", "ReplaceField$Value", exclude="list,inner", renames="n:count"),
     one("flatten", "Flatten$Value"),
     one("flatten-with", "Flatten$Value", delimiter="__"),
     one("extract", "ExtractField$Value", field="inner"),

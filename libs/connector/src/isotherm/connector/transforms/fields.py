@@ -135,7 +135,12 @@ def replace_field(
 
     def without_schema(data: Any, _: Message) -> Any:
         found = required_map(data, "ReplaceField")
-        return {renames.get(name, name): value for name, value in found.items() if is_kept(name)}
+        kept = [(renames.get(name, name), value) for name, value in found.items() if is_kept(name)]
+        made = dict(kept)
+        if len(made) < len(kept):
+            # In Connect the order of a hash table decides which of them is lost.
+            raise TransformError(f"ReplaceField gives two fields one name: {', '.join(name for name, _ in kept)}")
+        return made
 
     return step(part, with_schema, without_schema, replaces_nulls=replaces_nulls)
 
