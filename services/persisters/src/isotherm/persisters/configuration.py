@@ -10,7 +10,6 @@ from isotherm.connector.config import converters
 from isotherm.connector.config import files as config_files
 from isotherm.connector.config.converters import PARTS, is_enveloped
 from isotherm.connector.config.files import ConfigError, ConnectorConfig
-from isotherm.connector.config.topic_patterns import compiled
 from isotherm.connector.config.validation import (
     InvalidConfigError,
     Problem,
@@ -19,6 +18,7 @@ from isotherm.connector.config.validation import (
     source_problems,
 )
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.connector.java_patterns import compiled
 from isotherm.connector.transforms.chain import read_chain
 from isotherm.kcql.projection.ids import separator_problem
 from isotherm.persisters.api.statements import null_behaviour_problems

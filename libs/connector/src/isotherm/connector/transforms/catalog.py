@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from isotherm.connector.config.topic_patterns import compiled
+from isotherm.connector.java_patterns import compiled
 from isotherm.connector.transforms import casts, fields, headers, routing, structure, times
 from isotherm.connector.transforms.date_format import DateFormat
 from isotherm.connector.transforms.field_path import field_path

@@ -27,8 +27,9 @@ _MAX_DEPTH = 32
 _SCALARS = {
     name: getattr(FieldDescriptorProto, f"TYPE_{name.upper()}")
     for name in (
-        "double float int32 int64 uint32 uint64 sint32 sint64 fixed32 fixed64 sfixed32 sfixed64 bool string bytes"
-    ).split()
+        *("double", "float", "bool", "string", "bytes", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),
+        *("fixed32", "fixed64", "sfixed32", "sfixed64"),
+    )
 }
 _LABELS = {
     name: getattr(FieldDescriptorProto, f"LABEL_{name.upper()}") for name in ("repeated", "optional", "required")
