@@ -15,10 +15,10 @@ from isotherm.connector.config.validation import InvalidConfigError, validate
 from isotherm.connector.transforms.catalog import PACKAGE
 from isotherm.connector.transforms.chain import Chain, read_chain
 from isotherm.connector.transforms.date_format import DateFormat
-from isotherm.connector.transforms.field_path import field_path
 from isotherm.connector.transforms.message import Message, TransformError
 from isotherm.connector.transforms.numbers import text_of_double
 from isotherm.connector.transforms.schemas import resolved
+from isotherm.connector.transforms.structure import field_path
 
 PREDICATES = f"{PACKAGE}predicates."
 SCHEMA: dict[str, Any] = {

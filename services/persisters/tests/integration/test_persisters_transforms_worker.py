@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from transform_cases import (
     FIELDS,
     HEADERS,
@@ -97,8 +98,8 @@ def worker(stack: Stack, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory)
     services = folder / "classes" / "META-INF" / "services" / "org.apache.kafka.connect.sink.SinkConnector"
     services.parent.mkdir(parents=True)
     services.write_text("RecordingSink\n")
-    jar = [f"{find_java().home}/bin/jar", "cf", folder / "recording.jar", "-C", folder / "classes", "."]
-    subprocess.run(jar, check=True)
+    jar = f"{find_java().home}/bin/jar"
+    subprocess.run([jar, "cf", str(folder / "recording.jar"), "-C", str(folder / "classes"), "."], check=True)
     stack.connect.plugin_folders = (folder,)
     stack.up(["connect"])
     yield stack.connect
@@ -197,7 +198,7 @@ def produce(world: World, topics: Sequence[str], kafka: Kafka) -> None:
                 topic,
                 key=world.written(KEY_SCHEMA, KEY),
                 value=world.written(SCHEMA, value),
-                headers=HEADERS,
+                headers=list(HEADERS),
                 timestamp=TIMESTAMP_MS,
             )
     assert producer.flush(30) == 0
@@ -233,8 +234,9 @@ def dead_letters(topic: str, kafka: Kafka) -> Iterator[tuple[str, int]]:
             assert message is not None
             if message.error() is not None:
                 return
-            headers = {name: bytes(value or b"").decode() for name, value in message.headers() or []}
-            yield headers["__connect.errors.topic"], int(headers["__connect.errors.offset"])
+            headers: dict[str, Any] = dict(message.headers() or [])
+            source, offset = headers["__connect.errors.topic"], headers["__connect.errors.offset"]
+            yield source.decode(), int(offset)
     finally:
         consumer.close()
 

@@ -105,7 +105,7 @@ STRUCTS: tuple[dict[str, Any], ...] = (
 )
 KEY_SCHEMA = {"type": "struct", "optional": False, "fields": [_field("id", "string"), _field("n", "int32")]}
 KEY = {"id": "k", "n": 7}
-HEADERS: list[tuple[str, bytes]] = [("origin", b"north"), ("origin", b"south"), ("other", b"x y")]
+HEADERS: list[tuple[str, str | bytes | None]] = [("origin", b"north"), ("origin", b"south"), ("other", b"x y")]
 
 MAPS: tuple[dict[str, Any], ...] = (
     {

@@ -11,7 +11,6 @@ from typing import Any
 from isotherm.connector.java_patterns import compiled
 from isotherm.connector.transforms import casts, fields, headers, routing, structure, times
 from isotherm.connector.transforms.date_format import DateFormat
-from isotherm.connector.transforms.field_path import field_path
 from isotherm.connector.transforms.message import Message, Part, Transform
 
 PACKAGE = "org.apache.kafka.connect.transforms."
@@ -153,7 +152,7 @@ TRANSFORMS: Mapping[str, TransformClass] = {
         },
         lambda options, part: structure.extract_field(
             part,
-            field_path(options["field"], is_nested=options["field.syntax.version"] == "V2"),
+            structure.field_path(options["field"], is_nested=options["field.syntax.version"] == "V2"),
             replaces_nulls=options[_NULLS],
         ),
     ),

@@ -107,7 +107,7 @@ class _Reader:
             hint = f"; did you mean {near[0]}?" if near else ""
             self.problems.append((key, f"{written!r} is not supported; expected one of {listed}{hint}"))
             return None
-        has_parts = isinstance(found, TransformClass) and found.has_parts
+        has_parts = getattr(found, "has_parts", False)
         suffixes = [part.value for part in Part] if has_parts else [""]
         if suffix not in suffixes:
             expected = " or ".join(f"{package}{short}${part.value}" for part in Part) if has_parts else package + short

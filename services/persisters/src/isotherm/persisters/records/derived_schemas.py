@@ -46,7 +46,8 @@ def writer_of_connect(schema: Mapping[str, Any]) -> WriterSchema:
 
 def is_record(writer: WriterSchema) -> bool:
     """Whether values of this schema have fields."""
-    return isinstance(writer.json, Mapping) and writer.json.get("type") == "record"
+    schema: Any = writer.json
+    return isinstance(schema, Mapping) and schema.get("type") == "record"
 
 
 def is_avro(writer: WriterSchema) -> bool:
