@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 
-def plain_ingest(pipeline: IngestPipeline) -> PlainIngest | None:
+def compiled_ingest(pipeline: IngestPipeline) -> PlainIngest | None:
     """Return the compiled way into `pipeline`; None when it is not built, or switched off."""
     if os.environ.get("ISOTHERM_PURE_PYTHON"):
         _log.info("plain publishes are not compiled", reason="ISOTHERM_PURE_PYTHON is set")
@@ -44,7 +44,7 @@ def session_skim(schema_id: int) -> Skim:
     try:
         from isotherm.mqtt_proxy.hotpath.compiled import CompiledSkim
     except ImportError:
-        # `plain_ingest` warns of it.
+        # `compiled_ingest` warns of it.
         return SessionSkim(schema_id)
     return CompiledSkim(schema_id)
 
@@ -60,7 +60,7 @@ def session_encoder(otherwise: EncodeSession, schema_id: int) -> EncodeSession:
     try:
         from isotherm.mqtt_proxy.hotpath.compiled import SessionEncoder
     except ImportError:
-        # `plain_ingest` warns of it.
+        # `compiled_ingest` warns of it.
         return otherwise
     compiled = SessionEncoder(schema_id, otherwise)
     return compiled if compiled("c", _PROBE, 1, 2) == otherwise("c", _PROBE, 1, 2) else otherwise

@@ -146,7 +146,7 @@ class PublishesWrite(SessionWrite):
         return len(self.crc32_of)
 
     def parts(self) -> Sequence[SessionWrite]:
-        return self.separate()
+        return self.separate() or (self,)
 
     def apply(self, draft: StoredState | None) -> StoredState:
         draft = draft or StoredState()
@@ -175,7 +175,7 @@ class ReleasesWrite(SessionWrite):
         return len(self.packet_ids)
 
     def parts(self) -> Sequence[SessionWrite]:
-        return self.separate()
+        return self.separate() or (self,)
 
     def apply(self, draft: StoredState | None) -> StoredState | None:
         if draft is not None:
