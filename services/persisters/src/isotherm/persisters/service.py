@@ -246,18 +246,16 @@ class _Task:
 
     def _loop_settings(self, member: Membership) -> LoopSettings:
         config, settings, prefix = self._config, self._settings, self._kind.prefix
-        batch_records, batch_bytes = config.integer(f"{prefix}.batch.size"), config.integer(f"{prefix}.batch.bytes")
+        limits = BufferLimits(
+            batch_records=config.integer(f"{prefix}.batch.size"),
+            batch_bytes=config.integer(f"{prefix}.batch.bytes"),
+            linger_ms=config.integer(f"{prefix}.linger.ms"),
+            waiting_records=settings.waiting_records,
+            waiting_bytes=settings.waiting_bytes,
+        )
         return LoopSettings(
             config.items("topics"),
-            BufferLimits(
-                batch_records=batch_records,
-                batch_bytes=batch_bytes,
-                linger_ms=config.integer(f"{prefix}.linger.ms"),
-                waiting_records=settings.waiting_records,
-                waiting_bytes=settings.waiting_bytes,
-                writing_records=2 * settings.writers * batch_records,
-                writing_bytes=2 * settings.writers * batch_bytes,
-            ),
+            limits.with_large_batches() if self._kind.has_large_batches else limits.with_writers(settings.writers),
             start=start_offset(config),
             stops_at_gap=settings.offset_gap == "stop",
             writers=settings.writers,
