@@ -129,7 +129,7 @@ class IcebergUnderTest(RelayedSink):
         super().__init__(server)
         self.warehouse = folder.as_uri()
         uri = server.url.replace("postgresql:", "postgresql+psycopg:")
-        self.catalog = SqlCatalog("reader", uri=uri, warehouse=self.warehouse)
+        self.catalog = SqlCatalog("default", uri=uri, warehouse=self.warehouse)
 
     def connector(self, topic: str, target: str, pk: Sequence[str]) -> Mapping[str, str]:
         return {
@@ -164,5 +164,3 @@ def s3_options(server: Any) -> dict[str, Any]:
         "virtual_hosted_style_request": False,
         "client_options": {"allow_http": urlsplit(server.url).scheme == "http"},
     }
-
-

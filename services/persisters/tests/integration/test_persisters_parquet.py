@@ -75,7 +75,9 @@ def test_a_file_for_each_day_is_named_by_its_first_offset(tmp_path: Path) -> Non
         f"lake/date=2026-01-01/{TOPIC}+0+00000000000000000000+id-of-{TOPIC}.parquet",
         f"lake/date=2026-01-02/{TOPIC}+0+00000000000000000001+id-of-{TOPIC}.parquet",
     ]
-    query = f"SELECT date, device, value, epoch_ms(time) FROM read_parquet('{tmp_path}/lake/**/*.parquet') ORDER BY device"
+    query = (
+        f"SELECT date, device, value, epoch_ms(time) FROM read_parquet('{tmp_path}/lake/**/*.parquet') ORDER BY device"
+    )
     with duckdb.connect() as connection:
         assert connection.execute(query).fetchall() == [
             (date(2026, 1, 1 + offset % 2), f"d{offset}", offset / 2, reading(offset, offset % 2)["time"])
@@ -191,7 +193,7 @@ TYPES: list[tuple[Any, Any, pa.DataType, Any]] = [
         {"type": "long", "logicalType": "local-timestamp-micros"},
         1_000_001,
         pa.timestamp("us"),
-        datetime(1970, 1, 1, 0, 0, 1, 1),  # noqa: DTZ001 - it is one without a zone
+        datetime(1970, 1, 1, 0, 0, 1, 1),
     ),
     (
         {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2},
@@ -250,7 +252,10 @@ def test_rows_of_schemas_that_go_together_share_a_file(tmp_path: Path) -> None:
 
 
 def test_a_new_file_begins_where_types_have_nothing_in_common(tmp_path: Path) -> None:
-    number, text = {"name": "level", "type": "int", "example": 1}, {"name": "level", "type": "string", "example": "high"}
+    number, text = (
+        {"name": "level", "type": "int", "example": 1},
+        {"name": "level", "type": "string", "example": "high"},
+    )
     task, prepared = evolving(tmp_path, [number], [text], [number])
     assert task.write(*prepared) == []
     assert [pq.ParquetFile(tmp_path / name).read()["level"].to_pylist() for name in files(tmp_path)] == [
@@ -279,7 +284,10 @@ def test_rows_that_fit_no_file_are_bad_records(tmp_path: Path, kcql: str, value:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"url": "/srv/archive"}, "connect.parquet.url: '/srv/archive' is not allowed; expected file:///FOLDER or s3://"),
+        (
+            {"url": "/srv/archive"},
+            "connect.parquet.url: '/srv/archive' is not allowed; expected file:///FOLDER or s3://",
+        ),
         ({"url": "s3:///folder"}, "expected file:///FOLDER or s3://BUCKET/FOLDER"),
         ({"partition.by": "WEEK"}, "connect.parquet.partition.by: 'WEEK' is not allowed"),
         ({"kcql": f"UPSERT INTO lake SELECT * FROM {TOPIC} PK device"}, "UPSERT changes what is stored"),

@@ -123,7 +123,9 @@ def test_what_cannot_be_prepared_is_neither_due_nor_counted() -> None:
 
 def test_large_batches_have_room_whatever_the_limits_of_the_process_say() -> None:
     """A partition that is paused before a batch is full would make a small one."""
-    limits = BufferLimits(batch_records=100, linger_ms=1_000.0, waiting_records=50, waiting_bytes=10).with_large_batches()
+    limits = BufferLimits(
+        batch_records=100, linger_ms=1_000.0, waiting_records=50, waiting_bytes=10
+    ).with_large_batches()
     buffers = buffers_of(30, 30, 30, limits=limits)
     assert buffers.pause_full() == []
     assert due(buffers, 0.0) == []
@@ -132,7 +134,9 @@ def test_large_batches_have_room_whatever_the_limits_of_the_process_say() -> Non
     assert [len(buffers.next_batch(buffer)) for buffer in buffers.by_partition.values()] == [40, 30, 30]
 
 
-def written(sink: Bulks, told: Told, *counts: int, limits: BufferLimits = LIMITS) -> tuple[PartitionBuffers, list[Attempt]]:
+def written(
+    sink: Bulks, told: Told, *counts: int, limits: BufferLimits = LIMITS
+) -> tuple[PartitionBuffers, list[Attempt]]:
     """One turn of a task: a batch of each partition, and the answers."""
     buffers = buffers_of(*counts, limits=limits)
     writers = Writers(1, sink, RETRY, told.send, told, limits)
@@ -194,7 +198,7 @@ def test_a_partition_that_is_gone_is_left_out_of_a_write() -> None:
     for buffer in buffers.by_partition.values():
         taken = buffers.next_batch(buffer)
         row = Row(0, "target", "0", {}, 0, None, PLAN)
-        writers.gather(buffer, InFlightBatch.prepare(taken, RETRY, lambda _: ProjectedRecord([row])))
+        writers.gather(buffer, InFlightBatch.prepare(taken, RETRY, lambda _, row=row: ProjectedRecord([row])))
     buffers.remove(("t", 0))
     writers.start_gathered()
     answers: list[Attempt] = []

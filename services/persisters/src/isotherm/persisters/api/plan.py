@@ -68,7 +68,7 @@ class Plan:
 
     @cached_property
     def identity_columns(self) -> tuple[str, ...]:
-        """The columns by which rows are the same: PK, else the declared identity if all of it is selected, else none."""
+        """The columns by which rows are the same: PK, else the declared identity if all of it is selected."""
         if self.statement.primary_key:
             return tuple(pk_names(self.statement))
         return self.identity if all(name in self.columns for name in self.identity) else ()

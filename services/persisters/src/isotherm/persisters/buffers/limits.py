@@ -37,8 +37,8 @@ class BufferLimits:
     def with_large_batches(self) -> BufferLimits:
         """Return the limits for batches that are large and rare.
 
-        Two of them may wait, whatever the limits say: a partition that is paused before would make a small one. Four may
-        be in writing: one that is written, one that is prepared, and the room that `next_batch` keeps for all
+        Two of them may wait, whatever the limits say: a partition that is paused before would make a small one. Four
+        may be in writing: one that is written, one that is prepared, and the room that `next_batch` keeps for all
         partitions alike.
         """
         return replace(

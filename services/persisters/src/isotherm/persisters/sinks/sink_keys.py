@@ -95,7 +95,9 @@ class SinkKeys:
         return (
             self.key("s3.region", Type.STRING, "us-east-1", "Region of the bucket."),
             self.key("s3.endpoint", Type.STRING, "", "Address of a store that is not AWS: `http://127.0.0.1:9000`."),
-            self.key("s3.access.key", Type.STRING, "", "Access key; without one the environment's credentials are used."),
+            self.key(
+                "s3.access.key", Type.STRING, "", "Access key; without one the environment's credentials are used."
+            ),
             self.key("s3.secret.key", Type.PASSWORD, "", "Secret key."),
             self.key("s3.session.token", Type.PASSWORD, "", "Session token of temporary credentials.", _LOW),
         )

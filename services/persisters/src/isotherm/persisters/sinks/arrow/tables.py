@@ -1,8 +1,8 @@
-"""Rows as an Arrow table: the columns of each plan, brought together by name; rows that do not fit their columns. Pure."""
+"""Rows as an Arrow table: the columns of all plans, by name; which rows do not fit their columns. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from isotherm.persisters.api.plan import Plan
 from isotherm.persisters.api.row import FailedRow, Row
 from isotherm.persisters.api.sink import RowError
 from isotherm.persisters.records.documents import NotADocumentError
+from isotherm.persisters.sinks.arrow.calendar import in_calendar
 from isotherm.persisters.sinks.arrow.types import ColumnType, column_type
 
 TOPIC, PARTITION, OFFSET = "kafka_topic", "kafka_partition", "kafka_offset"
@@ -34,9 +35,17 @@ class Placed(NamedTuple):
 class Columns:
     """The columns that a connector's plans have; safe for several threads."""
 
-    def __init__(self, reserved: Iterable[str] = ()) -> None:
-        """`reserved` are names that no field may have beside those of the coordinates."""
+    def __init__(
+        self, reserved: Iterable[str] = (), stored: Callable[[pa.DataType], pa.DataType] | None = None
+    ) -> None:
+        """Begin without any.
+
+        Args:
+            reserved: names that no field may have beside those of the coordinates.
+            stored: the type that the archive has for values of a type; its times are those of the calendar.
+        """
         self._reserved = {*COORDINATES.names, *reserved}
+        self._stored = stored
         self._by_plan: dict[Plan, Mapping[str, ColumnType]] = {}
 
     def of(self, plan: Plan) -> Mapping[str, ColumnType]:
@@ -48,15 +57,18 @@ class Columns:
             raise RowError("document", "an archive needs values with an Avro schema: its columns come from there")
         if taken := self._reserved.intersection(plan.columns):
             names = ", ".join(sorted(taken))
-            raise RowError("column", f"the archive has columns of its own called {names}: select the field AS another name")
+            raise RowError(
+                "column", f"the archive has columns of its own called {names}: select the field AS another name"
+            )
         columns = {name: column_type(avro) for name, avro in plan.columns.items()}
+        if self._stored is not None:
+            columns = {name: one._replace(stored=self._stored(one.arrow)) for name, one in columns.items()}
         self._by_plan[plan] = columns
         return columns
 
     def schema(self, plan: Plan) -> pa.Schema:
         """Return the Arrow schema of a plan's rows, coordinates included. Raises RowError as `of`."""
-        fields = [pa.field(name, one.arrow) for name, one in self.of(plan).items()]
-        return pa.schema([*fields, *COORDINATES])
+        return _schema(self.of(plan))
 
     def table(self, rows: Sequence[Placed], failed: list[FailedRow]) -> pa.Table:
         """Return the rows as one table, in their order; those that do not fit are left out and added to `failed`.
@@ -91,7 +103,7 @@ class Columns:
 
 
 def united(known: pa.Schema, other: pa.Schema) -> pa.Schema | None:
-    """Return the schema of rows of both schemas, with the wider of two types; None if two types have nothing in common."""
+    """Return the schema for rows of both, with the wider of two types; None if two types have nothing in common."""
     if known.equals(other):
         return known
     try:
@@ -112,8 +124,12 @@ def _table(columns: Mapping[str, ColumnType], rows: Sequence[Placed]) -> pa.Tabl
         pa.array([one.partition for one in rows], pa.int32()),
         pa.array(list(map(_offset_of, rows)), pa.int64()),
     ]
-    fields = [pa.field(name, one.arrow) for name, one in columns.items()]
-    return pa.Table.from_arrays([*arrays, *coordinates], schema=pa.schema([*fields, *COORDINATES]))
+    return pa.Table.from_arrays([*arrays, *coordinates], schema=_schema(columns))
+
+
+def _schema(columns: Mapping[str, ColumnType]) -> pa.Schema:
+    fields = [pa.field(name, one.arrow if one.stored is None else one.stored) for name, one in columns.items()]
+    return pa.schema([*fields, *COORDINATES])
 
 
 def _array(name: str, column: ColumnType, values: Sequence[Mapping[str, Any]]) -> pa.Array:
@@ -124,4 +140,5 @@ def _array(name: str, column: ColumnType, values: Sequence[Mapping[str, Any]]) -
     if column.convert is not None:
         convert = column.convert
         found = [None if value is None else convert(value) for value in found]
-    return pa.array(found, column.arrow)
+    array = pa.array(found, column.arrow)
+    return array if column.stored is None else in_calendar(array.cast(column.stored))

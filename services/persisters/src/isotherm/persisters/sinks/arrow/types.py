@@ -42,6 +42,8 @@ class ColumnType(NamedTuple):
     arrow: pa.DataType
     convert: Convert | None = None
     """Converts a value that is not null; None if values are taken as they are."""
+    stored: pa.DataType | None = None
+    """The type in the archive, if it is another one."""
 
     def converted(self, value: Any) -> Any:
         """Return a value as Arrow takes it."""
@@ -109,6 +111,4 @@ def _struct(fields: Mapping[str, ColumnType]) -> ColumnType:
     arrow = pa.struct([(name, field.arrow) for name, field in fields.items()])
     if all(field.convert is None for field in fields.values()):
         return ColumnType(arrow)
-    return ColumnType(
-        arrow, lambda value: {name: field.converted(value.get(name)) for name, field in fields.items()}
-    )
+    return ColumnType(arrow, lambda value: {name: field.converted(value.get(name)) for name, field in fields.items()})

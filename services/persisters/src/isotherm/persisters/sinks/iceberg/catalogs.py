@@ -93,4 +93,6 @@ def translated() -> Iterator[None]:
     except PermissionError as error:
         raise SinkConfigError(f"Iceberg's files: {error}") from error
     except OSError as error:
-        raise (SinkConfigError if _REFUSED_FILES.search(str(error)) else Unavailable)(f"Iceberg's files: {error}") from error
+        raise (SinkConfigError if _REFUSED_FILES.search(str(error)) else Unavailable)(
+            f"Iceberg's files: {error}"
+        ) from error

@@ -41,16 +41,11 @@ def _property(snapshot: Snapshot) -> str | None:
 
 def arrow_schema(table: Table) -> pa.Schema:
     """Return the columns of a table, without what pyiceberg adds to them."""
-    return pa.schema([pa.field(field.name, _plain(field.type)) for field in table.schema().as_arrow()])
+    return pa.schema([pa.field(field.name, as_stored(field.type)) for field in table.schema().as_arrow()])
 
 
-def in_micros(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with the types that its columns have in a table: times in microseconds."""
-    return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return a type as Iceberg holds it, without names and properties of its parts that pyiceberg adds."""
+def as_stored(kind: pa.DataType) -> pa.DataType:
+    """Return a type as a table has it: times in microseconds, and nothing that pyiceberg adds to it."""
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", tz=kind.tz)
     if pa.types.is_large_string(kind):
@@ -58,11 +53,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_binary(kind):
         return pa.binary()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_plain(kind.value_type))
+        return pa.list_(as_stored(kind.value_type))
     if pa.types.is_map(kind):
-        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+        return pa.map_(as_stored(kind.key_type), as_stored(kind.item_type))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
+        return pa.struct([pa.field(field.name, as_stored(field.type)) for field in kind])
     return kind
 
 

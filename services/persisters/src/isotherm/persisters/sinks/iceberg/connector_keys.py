@@ -16,12 +16,14 @@ _OWN = (
         "catalog.uri",
         Type.STRING,
         None,
-        "Address of the catalog: of SQL `sqlite:////srv/archive/catalog.db` or `postgresql+psycopg://HOST/DATABASE`, of "
-        "REST `https://HOST`.",
+        "Address of the catalog: for SQL `sqlite:////srv/archive/catalog.db` or `postgresql+psycopg://HOST/DATABASE`, "
+        "for REST `https://HOST`.",
         Importance.HIGH,
         required=True,
     ),
-    _key("catalog.name", Type.STRING, "default", "Name of the catalog; readers of an SQL catalog must use the same one."),
+    _key(
+        "catalog.name", Type.STRING, "default", "Name of the catalog; readers of an SQL catalog must use the same one."
+    ),
     _key("catalog.username", Type.STRING, "", "User of an SQL catalog, or client id of a REST catalog."),
     _key("catalog.password", Type.PASSWORD, "", "Password of that user, or client secret."),
     _key("catalog.token", Type.PASSWORD, "", "Bearer token of a REST catalog.", _LOW),
@@ -43,18 +45,10 @@ _OWN = (
     *_of_sink.s3(),
     _key("write.timeout.ms", Type.INT, "20000", "How long one request to the catalog or S3 may take, ms.", minimum=100),
     _key(
-        "compact.after.ms",
-        Type.LONG,
-        "0",
-        "How long after its end a day is compacted by the first task: its files are joined, and of the rows of an id "
-        "the last one stays. 0 leaves that to `isotherm-persisters compact`.",
-        minimum=0,
-    ),
-    _key(
         "snapshots.keep.ms",
         Type.LONG,
         "432000000",
-        "How long snapshots are kept: compaction removes older ones.",
+        "How long snapshots are kept, ms: `isotherm-persisters compact` removes older ones.",
         minimum=0,
     ),
     *_of_sink.batches(50_000, size_bytes=33_554_432, linger_ms=60_000),

@@ -7,9 +7,13 @@ from isotherm.persisters.sinks.plugin import SinkCode, SinkKind
 
 
 def _load() -> SinkCode:
-    from isotherm.persisters.sinks.iceberg import sink
+    from isotherm.persisters.sinks.iceberg import maintenance, sink
 
-    return SinkCode(lambda config, _decode, _writers, topic_id: sink.IcebergSink(config, topic_id), sink.problems)
+    return SinkCode(
+        lambda config, _decode, _writers, topic_id: sink.IcebergSink(config, topic_id),
+        sink.problems,
+        compact=maintenance.compact,
+    )
 
 
 SINK = SinkKind(

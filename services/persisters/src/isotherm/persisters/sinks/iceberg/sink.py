@@ -16,6 +16,7 @@ from isotherm.persisters.api.plan import Plan
 from isotherm.persisters.api.row import Batch, FailedRow
 from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
 from isotherm.persisters.sinks.arrow import archives
+from isotherm.persisters.sinks.arrow.periods import Periods
 from isotherm.persisters.sinks.arrow.tables import Columns, Placed, united
 from isotherm.persisters.sinks.iceberg import commits
 from isotherm.persisters.sinks.iceberg.catalogs import connect, translated
@@ -47,7 +48,8 @@ class IcebergSink:
         """`topic_id` returns the id of a topic."""
         self._config = config
         self._topic_id = topic_id
-        self._columns = Columns()
+        self._columns = Columns(stored=commits.as_stored)
+        self._periods = Periods(config.text(f"{PREFIX}.partition.by").upper())
         self._catalog: Catalog | None = None
         self._lock = threading.Lock()
         """Held while a table is written: the threads of a task would only overtake each other."""
@@ -77,6 +79,8 @@ class IcebergSink:
                     if row.values is None:
                         raise RowError("tombstone", "an archive deletes nothing")
                     self._columns.of(row.plan)
+                    # Raises for a time that has no day.
+                    self._periods.folder(row.event_time_ms)
                     of_batch.setdefault(row.target, []).append(Placed(index, row, batch.topic, batch.partition))
                 except RowError as error:
                     failed[number].append(FailedRow(index, error.reason, error))
@@ -176,7 +180,7 @@ class IcebergSink:
         name = ".".join(table.name())
         if not plan.statement.autoevolve and (missing := missing_columns(table, schema)):
             return RowError("column", f"{name} has no column {missing[0]!r}; add it, or say AUTOEVOLVE"), grown
-        wider = united(grown, commits.in_micros(schema))
+        wider = united(grown, schema)
         if wider is None:
             return RowError("type", f"{name} has a column of a type that the row's does not go together with"), grown
         if wider.equals(grown):
@@ -206,6 +210,10 @@ def problems(config: Validated) -> list[Problem]:
     """Return what only this sink knows to be wrong in a configuration."""
     found = archives.problems(config, PREFIX)
     warehouse = f"{PREFIX}.warehouse"
-    if config.text(f"{PREFIX}.catalog").upper() == "SQL" and not config.text(warehouse) and config.is_resolved(warehouse):
+    if (
+        config.text(f"{PREFIX}.catalog").upper() == "SQL"
+        and not config.text(warehouse)
+        and config.is_resolved(warehouse)
+    ):
         found.append(Problem(warehouse, "a catalog of kind SQL needs it: file:///FOLDER or s3://BUCKET/FOLDER"))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -68,25 +69,23 @@ class Tables:
             return self._catalog.load_table(identifier)
 
     def _create(self, identifier: tuple[str, ...], plan: Plan) -> None:
-        try:
+        # Another task may be quicker.
+        with suppress(NamespaceAlreadyExistsError):
             self._catalog.create_namespace_if_not_exists(identifier[:-1])
-        except NamespaceAlreadyExistsError:
-            # Another task was quicker.
-            pass
         schema = self._columns.schema(plan)
         properties = {"write.parquet.compression-codec": "zstd"}
         if plan.identity_columns:
             properties[IDENTITY] = json.dumps(plan.identity_columns)
         if plan.revision_column is not None:
             properties[REVISION] = plan.revision_column
-        try:
-            with self._catalog.create_table_transaction(identifier, schema, properties=properties) as creation:
-                if self._period != NONE:
-                    transform, name = _PERIODS[self._period]
-                    with creation.update_spec() as spec:
-                        spec.add_field(self._time_column(plan), transform, f"event_{name}")
-        except TableAlreadyExistsError:
-            pass
+        with (
+            suppress(TableAlreadyExistsError),
+            self._catalog.create_table_transaction(identifier, schema, properties=properties) as creation,
+        ):
+            if self._period != NONE:
+                transform, name = _PERIODS[self._period]
+                with creation.update_spec() as spec:
+                    spec.add_field(self._time_column(plan), transform, f"event_{name}")
 
     def _time_column(self, plan: Plan) -> str:
         if plan.event_time_column is None:

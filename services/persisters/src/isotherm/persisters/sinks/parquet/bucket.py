@@ -1,4 +1,4 @@
-"""Files in a bucket of S3, or of a store that speaks its protocol and knows `If-None-Match` (RFC 9110, section 13.1.2)."""
+"""Files in a bucket of S3, or of a store that speaks its protocol and knows `If-None-Match` (RFC 9110, 13.1.2)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from isotherm.connector.config.validation import Validated
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.persisters.sinks.parquet.connector_keys import PREFIX
 
-_FORBIDDEN = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError, exceptions.UnknownConfigurationKeyError)
+_FORBIDDEN = (
+    exceptions.PermissionDeniedError,
+    exceptions.UnauthenticatedError,
+    exceptions.UnknownConfigurationKeyError,
+)
 _RETRIES = 2
 """Of a request, quickly; longer outages are the loop's."""
 

@@ -1,7 +1,7 @@
 """Names of files and folders: what a name says of the records in the file. Pure.
 
-`readings/date=2026-01-31/thermostat.data+3+00000000000000001042+x7Qk2….parquet` holds rows of that day, of partition 3 of
-`thermostat.data`, from offset 1042 on; the last part is the topic's id (KIP-516), because a topic that is made again
+`readings/date=2026-01-31/thermostat.data+3+00000000000000001042+x7Qk2….parquet` holds rows of that day, of partition 3
+of `thermostat.data`, from offset 1042 on; the last part is the topic's id (KIP-516), because a topic that is made again
 begins at offset 0 again. The name does not say where the file ends: two tasks that write the same rows at the same time
 then want the same name, and the store gives it to one of them. See docs/adr/0211.
 """

@@ -178,7 +178,9 @@ def _before(rows: Sequence[Placed], number: int) -> int:
     first = next(index for index, one in enumerate(rows) if one.row.offset == offset)
     if first == 0:
         target = rows[number].row.target
-        raise SinkConfigError(f"two statements write rows into {target} whose columns have types that do not go together")
+        raise SinkConfigError(
+            f"two statements write rows into {target} whose columns have types that do not go together"
+        )
     return first
 
 
