@@ -8,6 +8,7 @@ import pytest
 
 from isotherm import kcql
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.persisters.api.ownership import Ownership, OwnershipLostError
 from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
 from isotherm.persisters.api.row import Batch, FailedRow, Row
@@ -16,6 +17,7 @@ from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
 from isotherm.persisters.buffers.limits import BufferLimits
 from isotherm.persisters.buffers.partition_buffers import PartitionBuffers
+from isotherm.persisters.sinks.merged_batches import write_merged
 from isotherm.persisters.task.writers import Attempt, Writers
 from isotherm.servicekit.backoff import Backoff
 
@@ -235,3 +237,24 @@ def test_a_batch_says_from_where_to_where_it_settles_offsets() -> None:
         buffer.finish(answer.retry_reason, 0.0)
     writers.close()
     assert seen == [(5, 10), (10, 13)]
+
+
+def test_batches_that_are_written_as_one_keep_their_bad_rows_apart() -> None:
+    owners = [Ownership() for _ in range(3)]
+    seen: list[Batch] = []
+
+    def write(batch: Batch) -> Sequence[FailedRow]:
+        seen.append(batch)
+        batch.ownership.check()
+        bad = [index for index, row in enumerate(batch.rows) if row.offset == 1]
+        return [FailedRow(index, "type", ValueError(), transient=index > 1) for index in reversed(bad)]
+
+    rows = [Row(offset, "target", "", {}, 0, None, PLAN) for offset in range(2)]
+    batches = [Batch("t", number, rows[:count], owners[number]) for number, count in enumerate((2, 1, 2))]
+    failed = write_merged(write, batches)
+    assert [[(one.index, one.transient) for one in of_batch] for of_batch in failed] == [[(1, False)], [], [(1, True)]]
+    assert [row.offset for row in seen[0].rows] == [0, 1, 0, 0, 1]
+    owners[1].release()
+    with pytest.raises(OwnershipLostError):
+        write_merged(write, batches)
+    assert write_merged(write, batches[:1])[0][0].index == 1, "another partition's loss is nothing to it"

@@ -1,4 +1,4 @@
-"""`isotherm-persisters run|validate|offsets|replay|compact [FILE]`: a file is one connector; without one, run a worker."""
+"""`isotherm-persisters run|validate|offsets|replay|compact [FILE]`: a file is one connector; without, a worker."""
 
 from __future__ import annotations
 
