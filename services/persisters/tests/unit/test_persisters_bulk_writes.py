@@ -136,6 +136,12 @@ def test_large_batches_have_room_whatever_the_limits_of_the_process_say() -> Non
     assert [len(buffers.next_batch(buffer)) for buffer in buffers.by_partition.values()] == [40, 30, 30]
 
 
+def prepared(taken: Sequence[Record]) -> InFlightBatch:
+    """A batch with a row for each record."""
+    rows = [Row(one.offset, "target", str(one.offset), {}, 0, None, PLAN) for one in taken]
+    return InFlightBatch.prepare(taken, RETRY, lambda _: ProjectedRecord(), lambda _: rows)
+
+
 def written(
     sink: Bulks, told: Told, *counts: int, limits: BufferLimits = LIMITS
 ) -> tuple[PartitionBuffers, list[Attempt]]:
@@ -144,8 +150,7 @@ def written(
     writers = Writers(1, sink, RETRY, told.send, told, limits)
     for buffer in buffers.by_partition.values():
         taken = buffers.next_batch(buffer)
-        rows = {one.offset: Row(one.offset, "target", str(one.offset), {}, 0, None, PLAN) for one in taken}
-        buffer.accept(InFlightBatch.prepare(taken, RETRY, lambda one, of=rows: ProjectedRecord([of[one.offset]])), 0.0)
+        buffer.accept(prepared(taken), 0.0)
         batch = buffer.start(0.0)
         assert batch is not None
         writers.gather(buffer, batch)
@@ -199,8 +204,7 @@ def test_a_partition_that_is_gone_is_left_out_of_a_write() -> None:
     writers = Writers(1, sink, RETRY, told.send, told, LIMITS)
     for buffer in buffers.by_partition.values():
         taken = buffers.next_batch(buffer)
-        row = Row(0, "target", "0", {}, 0, None, PLAN)
-        writers.gather(buffer, InFlightBatch.prepare(taken, RETRY, lambda _, row=row: ProjectedRecord([row])))
+        writers.gather(buffer, prepared(taken))
     buffers.remove(("t", 0))
     writers.start_gathered()
     answers: list[Attempt] = []
@@ -226,9 +230,7 @@ def test_a_batch_says_from_where_to_where_it_settles_offsets() -> None:
     writers = Writers(1, Asking(), RETRY, Told().send, Told(), LIMITS)
     for offsets in ((8, 9), (12,)):
         buffers.append([Record("t", 0, offset, 0, None, b"", ()) for offset in offsets], 0.0)
-        rows = [Row(offset, "target", str(offset), {}, 0, None, PLAN) for offset in offsets]
-        taken = buffers.next_batch(buffer)
-        buffer.accept(InFlightBatch.prepare(taken, RETRY, lambda _: ProjectedRecord(), lambda _, of=rows: of), 0.0)
+        buffer.accept(prepared(buffers.next_batch(buffer)), 0.0)
         batch = buffer.start(0.0)
         assert batch is not None
         writers.gather(buffer, batch)

@@ -25,7 +25,7 @@ _BAD_VALUE = (pa.ArrowException, ValueError, TypeError, OverflowError, NotADocum
 class Placed(NamedTuple):
     """A row with its place in a batch and in Kafka."""
 
-    index: int
+    place: int
     """Its index in the batch."""
     row: Row
     topic: str
@@ -89,17 +89,17 @@ class Columns:
     def _part(self, plan: Plan, rows: Sequence[Placed], failed: list[FailedRow]) -> tuple[pa.Table, list[int]]:
         columns = self.of(plan)
         try:
-            return _table(columns, rows), [one.index for one in rows]
+            return _table(columns, rows), [one.place for one in rows]
         except _BAD_VALUE:
             fitting = []
             for one in rows:
                 try:
                     _table(columns, [one])
                 except _BAD_VALUE as error:
-                    failed.append(FailedRow(one.index, "type", error))
+                    failed.append(FailedRow(one.place, "type", error))
                 else:
                     fitting.append(one)
-            return _table(columns, fitting), [one.index for one in fitting]
+            return _table(columns, fitting), [one.place for one in fitting]
 
 
 def united(known: pa.Schema, other: pa.Schema) -> pa.Schema | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
 
 from isotherm.connector.config.validation import Validated
 from isotherm.persisters.sinks.arrow.tables import Columns
@@ -47,7 +48,7 @@ def _said(one: compaction.Compacted) -> str:
     return f"{one.files_before} files joined, {one.rows_before} rows became {one.rows_after}"
 
 
-def _removed(table: compaction.Table, before: datetime) -> str:
+def _removed(table: Table, before: datetime) -> str:
     try:
         snapshots, files = compaction.remove_snapshots(table, before)
     except CommitFailedException:

@@ -108,7 +108,7 @@ class IcebergSink:
                 table = self._tables().load(target, parts[0].rows[0].row.plan)
             except RowError as error:
                 for part in parts:
-                    failed[part.number].extend(FailedRow(one.index, error.reason, error) for one in part.rows)
+                    failed[part.number].extend(FailedRow(one.place, error.reason, error) for one in part.rows)
                 return
             try:
                 with translated():
@@ -126,7 +126,7 @@ class IcebergSink:
         new: list[_Part] = []
         for part, source in zip(parts, sources, strict=True):
             known = self._known(table, held, source)
-            rows = [one for one in part.rows if one.index not in bad[part.number] and one.row.offset not in known]
+            rows = [one for one in part.rows if one.place not in bad[part.number] and one.row.offset not in known]
             if rows:
                 new.append(part._replace(rows=rows))
         schema = self._schema(table, new, failed)
@@ -172,7 +172,7 @@ class IcebergSink:
                 error = verdicts[plan]
                 if error is not None:
                     part.rows.remove(one)
-                    failed[part.number].append(FailedRow(one.index, error.reason, error))
+                    failed[part.number].append(FailedRow(one.place, error.reason, error))
         return None if grown is current else grown
 
     def _verdict(self, table: Table, plan: Plan, grown: pa.Schema) -> tuple[RowError | None, pa.Schema]:

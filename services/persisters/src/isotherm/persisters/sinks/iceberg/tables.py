@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.table import Table
-from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform
+from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform, Transform
 
 from isotherm.connector.config.validation import Validated
 from isotherm.persisters.api.plan import Plan
@@ -23,7 +24,11 @@ from isotherm.persisters.sinks.iceberg.connector_keys import PREFIX
 
 IDENTITY, REVISION = "isotherm.identity", "isotherm.revision"
 """Properties of a table: the columns by which rows are the same, a list, and the column that says which one stays."""
-_PERIODS = {"HOUR": (HourTransform(), "hour"), "DAY": (DayTransform(), "day"), "MONTH": (MonthTransform(), "month")}
+_PERIODS: Mapping[str, tuple[Transform[Any, Any], str]] = {
+    "HOUR": (HourTransform(), "hour"),
+    "DAY": (DayTransform(), "day"),
+    "MONTH": (MonthTransform(), "month"),
+}
 
 
 class Tables:

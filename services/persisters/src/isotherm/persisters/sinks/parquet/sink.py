@@ -109,7 +109,7 @@ class ParquetSink:
             rows = sorted([*rows, *in_gap[together:]])
             if not self._write_file(batch, sequence, first, in_gap[:together], failed):
                 bad = {one.index for one in failed}
-                rows = sorted([*rows, *(one for one in in_gap[:together] if one.index not in bad)])
+                rows = sorted([*rows, *(one for one in in_gap[:together] if one.place not in bad)])
 
     def _write_file(
         self, batch: Batch, sequence: _Sequence, gap: Gap, rows: Sequence[Placed], failed: list[FailedRow]
