@@ -28,6 +28,7 @@ class TestParquetLatestRows(SinkConformance):
         return ParquetLatestUnderTest(tmp_path)
 
 
+@pytest.mark.long
 class TestParquetOnS3(SinkConformance):
     @pytest.fixture
     def under_test(self, s3: Any) -> Iterator[SinkUnderTest]:
