@@ -45,7 +45,7 @@ def writing(root: Path, *fields: Any, kcql: str = "", **keys: str) -> Writing:
     """A task's sink for readings that writes below `root`."""
     own = {f"connect.parquet.{key.replace('_', '.')}": value for key, value in keys.items()}
     statement = kcql or f"INSERT INTO lake SELECT * FROM {TOPIC}"
-    given = {"connect.parquet.url": root.as_uri(), "connect.parquet.kcql": statement, **own}
+    given = {"connect.parquet.url": root.as_uri(), "connect.parquet.kcql": statement} | own
     return Writing("parquet", schema_of(*fields), TOPIC, given)
 
 

@@ -71,7 +71,8 @@ class Columns:
         return _schema(self.of(plan))
 
     def table(self, rows: Sequence[Placed], failed: list[FailedRow]) -> pa.Table:
-        """Return the rows as one table, in their order; those that do not fit are left out and added to `failed`.
+        """Return rows of one partition as a table, in their order; those that do not fit are left out and added to
+        `failed`.
 
         The plans of the rows must have columns that go together, see `united`.
         """
@@ -120,8 +121,8 @@ def _table(columns: Mapping[str, ColumnType], rows: Sequence[Placed]) -> pa.Tabl
     values: list[Mapping[str, Any]] = list(map(_values_of, rows))
     arrays = [_array(name, one, values) for name, one in columns.items()]
     coordinates = [
-        pa.array([one.topic for one in rows], pa.string()),
-        pa.array([one.partition for one in rows], pa.int32()),
+        pa.repeat(pa.scalar(rows[0].topic if rows else "", pa.string()), len(rows)),
+        pa.repeat(pa.scalar(rows[0].partition if rows else 0, pa.int32()), len(rows)),
         pa.array(list(map(_offset_of, rows)), pa.int64()),
     ]
     return pa.Table.from_arrays([*arrays, *coordinates], schema=_schema(columns))

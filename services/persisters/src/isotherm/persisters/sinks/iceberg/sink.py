@@ -18,6 +18,7 @@ from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
 from isotherm.persisters.sinks.arrow import archives
 from isotherm.persisters.sinks.arrow.periods import Periods
 from isotherm.persisters.sinks.arrow.tables import Columns, Placed, united
+from isotherm.persisters.sinks.arrow.topics import TopicIdCache
 from isotherm.persisters.sinks.iceberg import commits
 from isotherm.persisters.sinks.iceberg.catalogs import connect, translated
 from isotherm.persisters.sinks.iceberg.connector_keys import PREFIX
@@ -47,7 +48,7 @@ class IcebergSink:
     def __init__(self, config: Validated, topic_id: Callable[[str], str]) -> None:
         """`topic_id` returns the id of a topic."""
         self._config = config
-        self._topic_id = topic_id
+        self._topic_id = TopicIdCache(topic_id)
         self._columns = Columns(stored=commits.as_stored)
         self._periods = Periods(config.text(f"{PREFIX}.partition.by").upper())
         self._catalog: Catalog | None = None
@@ -96,6 +97,13 @@ class IcebergSink:
         catalog, self._catalog = self._catalog, None
         if catalog is not None:
             catalog.close()
+
+    def open_partitions(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Ask for the ids of their topics again."""
+        self._topic_id.forget(topic for topic, _ in partitions)
+
+    def close_partitions(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """What a table holds is in the table."""
 
     def _tables(self) -> Tables:
         if self._catalog is None:

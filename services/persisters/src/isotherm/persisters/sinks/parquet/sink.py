@@ -17,6 +17,7 @@ from isotherm.persisters.api.sink import RowError, SinkConfigError
 from isotherm.persisters.sinks.arrow import archives
 from isotherm.persisters.sinks.arrow.periods import Periods
 from isotherm.persisters.sinks.arrow.tables import Columns, Placed, united
+from isotherm.persisters.sinks.arrow.topics import TopicIdCache
 from isotherm.persisters.sinks.parquet.connector_keys import PREFIX
 from isotherm.persisters.sinks.parquet.file_names import FileName, Source, folder_of
 from isotherm.persisters.sinks.parquet.local_folder import LocalFolder
@@ -45,11 +46,12 @@ class ParquetSink:
     def __init__(self, config: Validated, topic_id: Callable[[str], str]) -> None:
         """`topic_id` returns the id of a topic."""
         self._connector = config.name
-        self._topic_id = topic_id
+        self._topic_id = TopicIdCache(topic_id)
         self._store = _store(config)
         self._periods = Periods(config.text(f"{PREFIX}.partition.by").upper())
         self._columns = Columns(self._periods.columns)
         self._compression = config.text(f"{PREFIX}.compression").lower()
+        self._folders: dict[tuple[str, str], str] = {}
         self._lock = threading.Lock()
         self._sequences: dict[tuple[str, int], dict[str, _Sequence]] = {}
         """What is known of the store, by partition and folder, as long as the task owns the partition."""
@@ -79,6 +81,7 @@ class ParquetSink:
 
     def open_partitions(self, partitions: Sequence[tuple[str, int]]) -> None:
         """Begin to remember what the store holds of partitions."""
+        self._topic_id.forget(topic for topic, _ in partitions)
         with self._lock:
             for partition in partitions:
                 self._sequences[partition] = {}
@@ -93,18 +96,22 @@ class ParquetSink:
         if row.values is None:
             raise RowError("tombstone", "an archive deletes nothing")
         self._columns.of(row.plan)
-        return folder_of(row.target, self._periods.folder(row.event_time_ms))
+        place = (row.target, self._periods.folder(row.event_time_ms))
+        folder = self._folders.get(place)
+        if folder is None:
+            folder = folder_of(*place)
+            if len(self._folders) >= _MOST_FOLDERS:
+                self._folders.clear()
+            self._folders[place] = folder
+        return folder
 
     def _write_folder(self, batch: Batch, folder: str, rows: list[Placed], failed: list[FailedRow]) -> None:
         """Write rows of one folder. Where another task has written some of them meanwhile, look again."""
         while rows:
             sequence = self._sequence(batch, folder)
-            gaps = [(one, sequence.stored.gap(one.row.offset)) for one in rows]
-            first = next((gap for _, gap in gaps if gap is not None), None)
+            first, in_gap, rows = _first_gap(sequence.stored, rows)
             if first is None:
                 return
-            in_gap = [one for one, gap in gaps if gap == first]
-            rows = [one for one, gap in gaps if gap is not None and gap != first]
             together = _together(self._columns, in_gap)
             rows = sorted([*rows, *in_gap[together:]])
             if not self._write_file(batch, sequence, first, in_gap[:together], failed):
@@ -156,6 +163,17 @@ class ParquetSink:
                 of_partition.clear()
             of_partition[folder] = made
         return made
+
+
+def _first_gap(stored: StoredOffsets, rows: list[Placed]) -> tuple[Gap | None, list[Placed], list[Placed]]:
+    """Return the first gap that rows belong into, these rows, and those of other gaps; stored rows are left out."""
+    first = stored.gap(rows[0].row.offset)
+    if first is not None and stored.is_last(first):
+        return first, rows, []
+    gaps = [(one, stored.gap(one.row.offset)) for one in rows]
+    first = next((gap for _, gap in gaps if gap is not None), None)
+    in_gap = [one for one, gap in gaps if gap is not None and gap == first]
+    return first, in_gap, [one for one, gap in gaps if gap is not None and gap != first]
 
 
 def _together(columns: Columns, rows: Sequence[Placed]) -> int:

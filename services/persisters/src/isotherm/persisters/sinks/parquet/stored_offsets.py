@@ -89,6 +89,10 @@ class StoredOffsets:
                 insort(self._firsts, name.first)
             self._footers[name.first] = footer or self._checked(name)
 
+    def is_last(self, gap: Gap) -> bool:
+        """Whether all offsets behind one in this gap are in it too."""
+        return not gap.is_fill and (not self._firsts or gap.after == self._firsts[-1])
+
     def gap(self, offset: int) -> Gap | None:
         """Return where the row of an offset has to go; None if it is stored."""
         place = bisect_right(self._firsts, offset)
