@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from isotherm import kcql
+from isotherm.connector.config.files import from_mapping
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
 from isotherm.persisters.api.ownership import Ownership, OwnershipLostError
 from isotherm.persisters.api.plan import compile_plan
@@ -17,6 +18,10 @@ from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
 from isotherm.persisters.buffers.limits import BufferLimits
 from isotherm.persisters.buffers.partition_buffers import PartitionBuffers
+from isotherm.persisters.configuration import check
+from isotherm.persisters.service import buffer_limits
+from isotherm.persisters.settings import PersistersSettings
+from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.persisters.sinks.merged_batches import write_merged
 from isotherm.persisters.task.writers import Attempt, Writers
 from isotherm.servicekit.backoff import Backoff
@@ -260,3 +265,31 @@ def test_batches_that_are_written_as_one_keep_their_bad_rows_apart() -> None:
     with pytest.raises(OwnershipLostError):
         write_merged(write, batches)
     assert write_merged(write, batches[:1])[0][0].index == 1, "another partition's loss is nothing to it"
+
+
+@pytest.mark.parametrize(
+    ("sink", "own", "expected"),
+    [
+        ("parquet", {"url": "file:///srv"}, (50_000, 100_000, 64 * 1024 * 1024, 200_000, 60_000)),
+        ("postgresql", {"database": "d"}, (2_000, 20_000, 32 * 1024 * 1024, 32_000, 0)),
+    ],
+)
+def test_a_task_of_an_archive_has_room_for_its_batches(
+    sink: str, own: dict[str, str], expected: tuple[int, ...]
+) -> None:
+    kind = installed_sinks()[sink]
+    keys = {f"{kind.prefix}.{key}": value for key, value in own.items()}
+    given = {
+        "name": "n",
+        "connector.class": sink,
+        "topics": "t",
+        f"{kind.prefix}.kcql": "INSERT INTO a SELECT * FROM t",
+    }
+    limits = buffer_limits(kind, check(kind, from_mapping({**given, **keys})), PersistersSettings())
+    assert expected == (
+        limits.batch_records,
+        limits.waiting_records,
+        limits.waiting_bytes,
+        limits.writing_records,
+        limits.linger_ms,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,11 +15,20 @@ from isotherm.connector.config.validation import Validated
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.persisters.sinks.parquet.connector_keys import PREFIX
 
-_FORBIDDEN = (
+_REFUSALS = (
     exceptions.PermissionDeniedError,
     exceptions.UnauthenticatedError,
     exceptions.UnknownConfigurationKeyError,
+    # Of the bucket: what is read was listed before.
+    exceptions.NotFoundError,
+    NotImplementedError,
 )
+_REFUSAL = re.compile(
+    r"<Code>(NoSuchBucket|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|NotImplemented|InvalidBucketName)</Code>"
+)
+"""S3's codes (API reference, "Error responses") of what no later attempt can do, where the client has no error of its
+own.
+"""
 _RETRIES = 2
 """Of a request, quickly; longer outages are the loop's."""
 
@@ -70,18 +80,15 @@ class Bucket:
         """Raise the client's errors as those of the sink's interface."""
         try:
             yield
-        except _FORBIDDEN as error:
-            raise SinkConfigError(f"{self._where}: {_said(error)}") from error
-        except exceptions.NotFoundError as error:
-            raise SinkConfigError(f"{self._where}: there is no such bucket: {_said(error)}") from error
-        except NotImplementedError as error:
-            raise SinkConfigError(f"{self._where}: the store does not know If-None-Match: {_said(error)}") from error
-        except (exceptions.BaseError, OSError) as error:
-            raise Unavailable(f"{self._where}: {_said(error)}") from error
+        except (exceptions.BaseError, NotImplementedError, OSError) as error:
+            refused = isinstance(error, _REFUSALS) or _REFUSAL.search(str(error))
+            raise (SinkConfigError if refused else Unavailable)(f"{self._where}: {_said(error)}") from error
 
 
 def _said(error: BaseException) -> str:
-    return str(error).splitlines()[0][:500]
+    """Return the message of S3, else the client's first line."""
+    message = re.search(r"<Code>(.+?)</Code>\s*<Message>(.+?)</Message>", str(error))
+    return f"{message[1]}: {message[2]}" if message is not None else str(error).splitlines()[0][:500]
 
 
 def _options(config: Validated) -> dict[str, Any]:
