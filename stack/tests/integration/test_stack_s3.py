@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from obstore.exceptions import AlreadyExistsError, NotFoundError
+from obstore.exceptions import AlreadyExistsError
 from obstore.store import S3Store
 
 from isotherm.stack.servers.s3 import S3
@@ -39,6 +39,6 @@ def test_a_name_is_given_once_and_objects_end_with_the_server(
     assert not server.is_ready()
     server.start()
     server.wait_ready()
-    with pytest.raises(NotFoundError):
+    with pytest.raises(FileNotFoundError):
         store.get("one")
     server.stop()

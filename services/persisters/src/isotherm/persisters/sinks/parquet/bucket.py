@@ -19,8 +19,10 @@ _REFUSALS = (
     exceptions.PermissionDeniedError,
     exceptions.UnauthenticatedError,
     exceptions.UnknownConfigurationKeyError,
+    PermissionError,
     # Of the bucket: what is read was listed before.
     exceptions.NotFoundError,
+    FileNotFoundError,
     NotImplementedError,
 )
 _REFUSAL = re.compile(
