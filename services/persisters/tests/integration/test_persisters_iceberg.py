@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -325,6 +326,25 @@ def test_compaction_leaves_a_day_alone_that_changes_meanwhile(tmp_path: Path, mo
     (done,) = compaction.compact(lake(tmp_path), datetime(2027, 1, 1, tzinfo=UTC), timedelta())
     assert done.overtaken
     assert offsets(tmp_path) == [0, 1, 2]
+
+
+def test_files_on_this_machine_are_on_the_disk_before_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = writing(tmp_path)
+    synchronised: set[str] = set()
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synchronised.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    task.write(task.prepare(reading(0)))
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "catalog.db"]
+    assert len(files) >= 4, "data, a manifest, its list, the table's metadata"
+    needed = {str(path) for path in files} | {str(path.parent) for path in files}
+    assert needed <= synchronised
 
 
 def test_times_beyond_the_calendar(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLA
 
 from isotherm.connector.config.validation import Validated
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
+from isotherm.persisters.sinks.iceberg import durable_io
 from isotherm.persisters.sinks.iceberg.connector_keys import PREFIX
 
 _REFUSED_CONNECTION = re.compile(
@@ -60,6 +61,7 @@ def _rest(config: Validated) -> dict[str, str]:
 def _files(config: Validated) -> dict[str, str]:
     timeout_s = str(config.integer(f"{PREFIX}.write.timeout.ms") / 1_000)
     given = {
+        "py-io-impl": durable_io.IMPLEMENTATION,
         "s3.endpoint": config.text(f"{PREFIX}.s3.endpoint"),
         "s3.region": config.text(f"{PREFIX}.s3.region"),
         "s3.access-key-id": config.text(f"{PREFIX}.s3.access.key"),

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
+from isotherm.persisters.sinks.arrow.durable_files import make_folders, synchronise_folder
 
 _UNFINISHED = ".unfinished"
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -51,7 +52,7 @@ class LocalFolder:
         """Store a new file under its name, synchronised with its folder; False if the name is taken."""
         final = self._root / path
         with _translated(self._root):
-            self._make_folders(final.parent)
+            make_folders(final.parent, self._root)
             unfinished = final.parent / f".{final.name}.{uuid.uuid4().hex}{_UNFINISHED}"
             try:
                 with unfinished.open("xb") as file:
@@ -65,17 +66,6 @@ class LocalFolder:
     def close(self) -> None:
         """Nothing is open between two calls."""
 
-    def _make_folders(self, folder: Path) -> None:
-        """Make a folder below the root, never the root: it may be a file system that is not mounted."""
-        missing = []
-        while folder != self._root and not folder.is_dir():
-            missing.append(folder)
-            folder = folder.parent
-        for each in reversed(missing):
-            with suppress(FileExistsError):
-                each.mkdir()
-            _synchronise(each.parent)
-
 
 def _link(unfinished: Path, final: Path) -> bool:
     try:
@@ -86,16 +76,8 @@ def _link(unfinished: Path, final: Path) -> bool:
         if error.errno in _NO_LINKS:
             raise SinkConfigError(f"{final.parent}: the file system has no hard links ({error.strerror})") from error
         raise
-    _synchronise(final.parent)
+    synchronise_folder(final.parent)
     return True
-
-
-def _synchronise(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
