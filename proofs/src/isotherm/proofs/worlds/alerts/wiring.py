@@ -136,6 +136,7 @@ def wired(
         f"{service.__name__}:MonitoringServer": _Inert,
         f"{service.__name__}:TargetFollower": _Inert,
         f"{service.__name__}:Reporter": _Inert,
+        f"{service.__name__}:collect_rarely": lambda: None,
         "isotherm.alerts.stream.topic_setup:_ensure": lambda *_: None,
         "isotherm.alerts.stream.topic_setup:ensure_topic": lambda *_: None,
         "isotherm.alerts.stream.faust_app:tempfile": SimpleNamespace(mkdtemp=lambda prefix: directory.name),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from isotherm.alerts.engine.device_state import DeviceRuleState, MetricState, RuleState
-from isotherm.alerts.rules.comparisons import OutsideScheduleRule
+from isotherm.alerts.rules.comparisons import OutsideScheduleRule, conditions_it_needs
 from isotherm.alerts.rules.device_table import DeviceMetadata
 from isotherm.alerts.rules.kinds import Bounds, FlatRule, RateRule, ThresholdRule
 from isotherm.alerts.rules.rule_book import RuleBook
@@ -62,10 +62,16 @@ def quiet_bounds(
 
     `forget_ms` is after how long without a reading the device is forgotten, 0 for never.
     """
-    if (device is None and rules.unknown_device is not None) or metric in rules.combined:
+    if device is None and rules.unknown_device is not None:
         return None
     bounds = device.bounds if device else default_bounds
     low, high = -math.inf, math.inf
+    for combined in rules.combined.get(metric, ()):
+        conditions = conditions_it_needs(combined, metric)
+        if not conditions:
+            return None
+        low = max([low, *(one.threshold for one in conditions if one.kind == "below")])
+        high = min([high, *(one.threshold for one in conditions if one.kind == "above")])
     flat: FlatBounds | None = None
     rate: RateBounds | None = None
     for rule in rules.by_metric.get(metric, ()):
