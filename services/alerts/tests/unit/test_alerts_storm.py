@@ -68,6 +68,7 @@ async def test_states_of_quiet_devices_are_spread_unless_somebody_waits_for_all(
     whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = Service(is_known=False)
+    service.outputs.lives = 10_000
     for number in range(1, TURNS + 1):
         for device in range(600):
             time_ms = number * 10_000

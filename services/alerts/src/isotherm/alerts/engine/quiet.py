@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from isotherm.alerts.engine.device_state import DeviceRuleState, MetricState, RuleState
+from isotherm.alerts.engine.device_state import DeviceRuleState, RuleState
 from isotherm.alerts.rules.comparisons import OutsideScheduleRule, conditions_it_needs
 from isotherm.alerts.rules.device_table import DeviceMetadata
 from isotherm.alerts.rules.kinds import Bounds, FlatRule, RateRule, ThresholdRule
@@ -103,24 +103,24 @@ def quiet_bounds(
     return QuietBounds(low, high, flat, rate, silence, forget_ms)
 
 
-def is_quiet(state: DeviceRuleState, bounds: Mapping[str, QuietBounds | None]) -> bool:
-    """Return whether nothing of a device is open, pending or waiting; `bounds` are those of its metrics."""
+def is_settled(state: DeviceRuleState) -> bool:
+    """Return whether a device may be quiet: nothing of it waits, for order or for Kafka."""
     if state.outbox or not state.metrics or state.alive_since_ms >= 0 or state.is_forgotten:
         return False
+    return all(one.event_time_ms >= 0 and not one.buffered and not one.samples for one in state.metrics.values())
+
+
+def is_quiet(state: DeviceRuleState, bounds: Mapping[str, QuietBounds | None]) -> bool:
+    """Return whether nothing of a settled device is open or pending; `bounds` are those of its metrics."""
     histories: set[str] = set()
-    for name, metric in state.metrics.items():
-        of_metric = bounds[name]
-        if of_metric is None or not _is_settled(metric):
+    for of_metric in bounds.values():
+        if of_metric is None:
             return False
         if of_metric.flat is not None and _is_anchored(state.rules.get(of_metric.flat.key)):
             histories.add(of_metric.flat.key)
         if of_metric.rate is not None and _is_steady(state.rules.get(of_metric.rate.key)):
             histories.add(of_metric.rate.key)
     return state.rules.keys() <= histories
-
-
-def _is_settled(metric: MetricState) -> bool:
-    return metric.event_time_ms >= 0 and not metric.buffered and not metric.samples
 
 
 def _is_anchored(state: RuleState | None) -> bool:
