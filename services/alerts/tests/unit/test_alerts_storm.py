@@ -37,7 +37,7 @@ async def test_while_a_region_falls_silent_other_devices_are_judged() -> None:
     assert devices[-1] != "other"
 
 
-async def test_who_loses_a_partition_while_its_devices_fall_silent_decides_nothing_more() -> None:
+async def test_a_partition_that_goes_and_comes_back_while_its_devices_fall_silent_tells_each_once() -> None:
     kafka = Outputs(100 * DEVICES)
     service = processor(kafka)
     for number in range(1, TURNS + 1):
@@ -49,6 +49,9 @@ async def test_who_loses_a_partition_while_its_devices_fall_silent_decides_nothi
     decided = len(kafka.of("alert"))
     await silences
     assert decided == len(kafka.of("alert")) < DEVICES
+    service.open()
+    await service.advance_time(0, 60_000)
+    assert sorted(one["device_id"] for one in kafka.of("alert")) == sorted(f"d-{device}" for device in range(DEVICES))
 
 
 async def test_an_alert_finds_room_before_the_states_of_quiet_devices(monkeypatch: pytest.MonkeyPatch) -> None:

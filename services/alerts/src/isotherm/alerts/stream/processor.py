@@ -261,6 +261,9 @@ class Processor:
         for begin in range(0, len(due), _ADVANCED_AT_ONCE):
             async with self._turn:
                 if self._owned(number) is not partition:
+                    # The partition may come back as it is, after a rebalance.
+                    for device_id in due[begin:]:
+                        partition.schedule(device_id, 0)
                     return
                 await self._advance_devices(partition, number, due[begin : begin + _ADVANCED_AT_ONCE], now_ms)
             await asyncio.sleep(0)
