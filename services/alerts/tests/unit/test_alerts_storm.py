@@ -13,6 +13,8 @@ from test_alerts_quiet_changes import Service
 from isotherm.alerts.engine.reading import Reading
 from isotherm.alerts.stream import checkpoint
 from isotherm.alerts.stream import outputs as outputs_module
+from isotherm.alerts.stream import processor as processor_module
+from isotherm.alerts.stream.processor import Processor
 
 DEVICES, TURNS = 400, 8
 
@@ -21,12 +23,16 @@ def reading(device_id: str, number: int, value: float = 20.0) -> Reading:
     return Reading(device_id, "temperature", value, "Cel", number * 1_000, number * 1_000, number)
 
 
-async def test_while_a_region_falls_silent_other_devices_are_judged() -> None:
-    kafka = Outputs(100 * DEVICES)
-    service = processor(kafka)
+async def report(service: Processor) -> None:
     for number in range(1, TURNS + 1):
         for device in range(DEVICES):
             await service.process("in", 0, reading(f"d-{device}", number))
+
+
+async def test_while_a_region_falls_silent_other_devices_are_judged() -> None:
+    kafka = Outputs(100 * DEVICES)
+    service = processor(kafka)
+    await report(service)
     silences = asyncio.create_task(service.advance_time(0, 60_000))
     await asyncio.sleep(0)
     await service.process("in", 0, reading("other", TURNS, 31.0))
@@ -40,9 +46,7 @@ async def test_while_a_region_falls_silent_other_devices_are_judged() -> None:
 async def test_a_partition_that_goes_and_comes_back_while_its_devices_fall_silent_tells_each_once() -> None:
     kafka = Outputs(100 * DEVICES)
     service = processor(kafka)
-    for number in range(1, TURNS + 1):
-        for device in range(DEVICES):
-            await service.process("in", 0, reading(f"d-{device}", number))
+    await report(service)
     silences = asyncio.create_task(service.advance_time(0, 60_000))
     await asyncio.sleep(0)
     await service.drain()
@@ -52,6 +56,18 @@ async def test_a_partition_that_goes_and_comes_back_while_its_devices_fall_silen
     service.open()
     await service.advance_time(0, 60_000)
     assert sorted(one["device_id"] for one in kafka.of("alert")) == sorted(f"d-{device}" for device in range(DEVICES))
+
+
+async def test_of_very_many_silences_some_are_told_at_each_turn_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor_module, "_MAX_DUE", DEVICES // 2 - 10)
+    kafka = Outputs(100 * DEVICES)
+    service = processor(kafka)
+    await report(service)
+    told = []
+    for _ in range(3):
+        await service.advance_time(0, 60_000)
+        told.append(len(kafka.of("alert")))
+    assert told == [DEVICES // 2 - 10, DEVICES - 20, DEVICES]
 
 
 async def test_an_alert_finds_room_before_the_states_of_quiet_devices(monkeypatch: pytest.MonkeyPatch) -> None:

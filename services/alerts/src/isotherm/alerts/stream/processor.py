@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 from isotherm.alerts.engine import device_state as changelog
 from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState
@@ -39,6 +40,8 @@ MAX_ALERTS_IN_FLIGHT = 100
 """Limit of a device's alerts in flight, which its changelog value contains. Its next reading waits for them."""
 _REPLANS_AT_ONCE = 10_000
 _EXPECTED_AT_ONCE = 1_000
+_MAX_DUE = 5_000
+"""So many due devices a call of `advance_time` judges: other partitions and commits have their turn."""
 _ADVANCED_AT_ONCE = 100
 """After so many due devices readings have their turn: when a region falls silent, all its devices are due at once."""
 _NO_PARTITION = -1
@@ -249,7 +252,7 @@ class Processor:
     async def advance_time(self, number: int, now_ms: int) -> None:
         """Advance the time of a partition's due devices to `now_ms` (epoch ms), up to which its readings were applied.
 
-        Raises OutputRefusedError.
+        Of very many, the next calls advance the others. Raises OutputRefusedError.
         """
         async with self._turn:
             partition = self._owned(number)
@@ -257,7 +260,7 @@ class Processor:
                 return
             if partition.quiet is not None:
                 partition.quiet.replan_some(_REPLANS_AT_ONCE)
-            due = list(partition.pop_due(now_ms))
+            due = list(islice(partition.pop_due(now_ms), _MAX_DUE))
         for begin in range(0, len(due), _ADVANCED_AT_ONCE):
             async with self._turn:
                 if self._owned(number) is not partition:
