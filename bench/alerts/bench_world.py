@@ -37,21 +37,21 @@ class Reactions(NamedTuple):
     """The service's own account of how long alerts took."""
 
     sum_s: float
-    count: float
+    alerts: float
     within: Mapping[float, float]
     """How many took at most so many seconds."""
 
     def __sub__(self, before: Reactions) -> Reactions:
         within = {limit_s: count - before.within[limit_s] for limit_s, count in self.within.items()}
-        return Reactions(self.sum_s - before.sum_s, self.count - before.count, within)
+        return Reactions(self.sum_s - before.sum_s, self.alerts - before.alerts, within)
 
     def mean_ms(self) -> float:
         """Return the mean."""
-        return 1_000 * self.sum_s / self.count
+        return 1_000 * self.sum_s / self.alerts
 
     def share_within(self, limit_s: float) -> float:
         """Return the share that took at most so long, which is a limit of the histogram."""
-        return self.within[limit_s] / self.count
+        return self.within[limit_s] / self.alerts
 
 
 class AlertsProcess(MeasuredProcess):

@@ -11,7 +11,6 @@ from test_alerts_processor import Outputs, processor
 from test_alerts_quiet_changes import Service
 
 from isotherm.alerts.engine.reading import Reading
-from isotherm.alerts.stream import checkpoint
 from isotherm.alerts.stream import outputs as outputs_module
 from isotherm.alerts.stream import processor as processor_module
 from isotherm.alerts.stream.processor import Processor
@@ -103,6 +102,6 @@ async def test_states_of_quiet_devices_are_spread_unless_somebody_waits_for_all(
         pauses.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr(checkpoint.asyncio, "sleep", note)
+    monkeypatch.setattr(asyncio, "sleep", note)
     await service.processor.settle(whole=whole)
     assert (max(pauses) > 0.0) is not whole
