@@ -30,11 +30,10 @@ from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.alerts.stream.checkpoint import NOTHING, Checkpoints, DeviceRef, Positions
-from isotherm.alerts.stream.device_schedule import DeviceSchedule
+from isotherm.alerts.stream.device_schedule import DeviceSchedule, RuleSweep
 from isotherm.alerts.stream.device_state_store import DeviceStateStore, PartitionStates
 from isotherm.alerts.stream.outputs import OnStored, Outputs
 from isotherm.alerts.stream.quiet_ways import Judged, QuietHandover, QuietJudge, Record
-from isotherm.alerts.stream.rule_sweep import RuleSweep
 
 MAX_ALERTS_IN_FLIGHT = 100
 """Limit of a device's alerts in flight, which its changelog value contains. Its next reading waits for them."""
