@@ -64,7 +64,7 @@ class RuleSweep:
     """The sweep over all devices that follows a change of the rules, a recovery included (ADR 152).
 
     It holds the devices that may have alerts of rules that are gone, or may be due at another time, until each was
-    looked at. A device in the table of quiet devices has nothing open or pending, and `replan_some` finds out when it is due.
+    looked at. One in the table of quiet devices has nothing open or pending; `replan_some` finds out when it is due.
     """
 
     def __init__(
