@@ -11,6 +11,7 @@ from test_alerts_processor import Outputs, processor
 from test_alerts_quiet_changes import Service
 
 from isotherm.alerts.engine.reading import Reading
+from isotherm.alerts.stream import checkpoint
 from isotherm.alerts.stream import outputs as outputs_module
 from isotherm.alerts.stream import processor as processor_module
 from isotherm.alerts.stream.processor import Processor
@@ -105,3 +106,13 @@ async def test_states_of_quiet_devices_are_spread_unless_somebody_waits_for_all(
     monkeypatch.setattr(asyncio, "sleep", note)
     await service.processor.settle(whole=whole)
     assert (max(pauses) > 0.0) is not whole
+
+
+@pytest.mark.parametrize("every_s", [1, 2, 4])
+def test_the_states_of_a_checkpoint_are_spread_evenly_however_often_they_are_written(every_s: int) -> None:
+    running, unwritten, shares = checkpoint.Checkpoint(1, {}, 60.0), 60_000, list[int]()
+    for now_s in range(0, 60, every_s):
+        shares.append(min(running.pace(now_s)(unwritten, 0), unwritten))
+        unwritten -= shares[-1]
+    assert unwritten == 0
+    assert max(shares) <= 1.2 * every_s * 1_000

@@ -28,6 +28,7 @@ AT_LEAST_OF_ENGINE = 2_000
 _WRITES_AT_ONCE = 50
 """After so many states `settle` lets readings be processed, which would otherwise wait for thousands of states."""
 _QUIET_WRITES_AT_ONCE = 250
+_MADE_UP_S = 5.0
 _SPREAD_S = 0.5
 """Over how long `settle` spreads the states of quiet devices: behind thousands at once an alert would wait for them."""
 
@@ -56,14 +57,16 @@ class Checkpoint:
     """From before it began."""
     ends_s: float
     """When all states are to be written, by the monotonic clock."""
-    _written_s: float = field(default=0.0)
+    _written_s: float | None = field(default=None)
 
     def pace(self, now_s: float) -> Callable[[int, int], int]:
         """Return what says how many of the states that are left to write now, at least some of them.
 
         So the last ones are written at the end of the period.
         """
-        elapsed_s, self._written_s = min(now_s - self._written_s, 1.0), now_s
+        # Who has been held up for long does not make up for all of it at once.
+        elapsed_s = 1.0 if self._written_s is None else min(now_s - self._written_s, _MADE_UP_S)
+        self._written_s = now_s
         left_s = self.ends_s - now_s
 
         def share(unwritten: int, at_least: int) -> int:
