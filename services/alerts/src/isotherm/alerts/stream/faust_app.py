@@ -120,7 +120,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         return committed
 
     async def _fetch_records(self, consumer: Any, active_partitions: Any, *arguments: Any, **more: Any) -> Any:
-        active = None if active_partitions is None else _ActivePartitions(active_partitions)
+        active: Any = None if active_partitions is None else _ActivePartitions(active_partitions)
         records = await super()._fetch_records(consumer, active, *arguments, **more)
         app = self.app
         assert isinstance(app, FaustApp)
