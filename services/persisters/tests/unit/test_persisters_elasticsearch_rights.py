@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from elasticsearch import Elasticsearch
+from elastic_transport import NodeConfig
 
 from isotherm import kcql
 from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError
 from isotherm.persisters.sinks.elasticsearch.index_targets import IndexTargets
+from isotherm.persisters.sinks.elasticsearch.search_server import SearchServer
 from isotherm.servicekit.avro import WriterSchema, parse
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}
@@ -44,7 +46,7 @@ def forbidding() -> Iterator[Serve]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        with Elasticsearch(f"http://127.0.0.1:{server.server_port}", max_retries=0) as client:
+        with closing(SearchServer([NodeConfig("http", "127.0.0.1", server.server_port)], {})) as client:
 
             def serve(path: str) -> IndexTargets:
                 forbidden.append(path)

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 from isotherm.connector.errors.policies import ErrorPolicy
 from isotherm.persisters.api.ownership import OwnershipLostError
-from isotherm.persisters.api.record import FailedRecord
-from isotherm.persisters.api.row import Batch
+from isotherm.persisters.api.record import FailedRecord, Record
+from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import Sink, Unavailable
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
 from isotherm.persisters.buffers.partition_buffer import PartitionBuffer
@@ -22,6 +22,9 @@ class WriteObserver(Protocol):
 
     def wrote(self, rows: int, seconds: float) -> None:
         """One write of `rows` rows to the sink ended, successful or not."""
+
+    def stored(self, rows: Sequence[Row], records: Sequence[Record]) -> None:
+        """The sink has taken `rows`, made of some of `records`, both in the order of their offsets."""
 
     def retried(self, rows: int) -> None:
         """`rows` rows wait for another attempt."""
@@ -130,6 +133,7 @@ class Writers:
             batch.apply_unavailable(away, self._policy)
             answer = Attempt(buffer, str(away), away.retry_after_ms)
         else:
+            self._observer.stored(_without(failed, batch.rows), batch.records)
             batch.apply_result(failed, self._policy)
             if batch.rows:
                 example = next(one for one in failed if one.transient)
@@ -152,3 +156,11 @@ class Writers:
         batch.dead_letters, batch.skipped = [], []
         if failed:
             self._observer.failed(failed)
+
+
+def _without(failed: Sequence[FailedRow], rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows that the sink has taken."""
+    if not failed:
+        return rows
+    refused = {one.index for one in failed}
+    return [row for index, row in enumerate(rows) if index not in refused]

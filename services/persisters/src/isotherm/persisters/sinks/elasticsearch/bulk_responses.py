@@ -10,6 +10,7 @@ from isotherm.persisters.api.row import FailedRow, Row
 from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.api.statements import has_target_per_record
 from isotherm.persisters.sinks.elasticsearch.index_names import is_of_record
+from isotherm.persisters.sinks.elasticsearch.statements import is_data_stream
 
 _NOT_FOUND, _CONFLICT, _TOO_LARGE, _INTERNAL = 404, 409, 413, 500
 _TRANSIENT = frozenset((429, 502, 503, 504))
@@ -43,8 +44,8 @@ def failed_item(index: int, row: Row, outcome: Mapping[str, Any]) -> FailedRow |
     status, error = int(outcome["status"]), outcome.get("error")
     if error is None or (status == _NOT_FOUND and row.values is None):
         return None
-    if status == _CONFLICT and row.revision is not None:
-        # The index holds a higher revision already.
+    if status == _CONFLICT and (row.revision is not None or is_data_stream(row.plan.statement)):
+        # The index holds a higher revision already, the data stream this very record.
         return None
     text = f"{status} {error.get('type')}: {error.get('reason')}"
     cause = error.get("caused_by", {}).get("reason")

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
-
-from elasticsearch import BadRequestError, Elasticsearch
 
 from isotherm.persisters.api.plan import Plan
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError
 from isotherm.persisters.api.statements import has_target_per_record
 from isotherm.persisters.sinks.elasticsearch import index_names
-from isotherm.persisters.sinks.elasticsearch.client import NotAllowedError, ask
 from isotherm.persisters.sinks.elasticsearch.connector_keys import PREFIX
 from isotherm.persisters.sinks.elasticsearch.index_names import BadIndexNameError
+from isotherm.persisters.sinks.elasticsearch.lifecycle import Lifecycle
 from isotherm.persisters.sinks.elasticsearch.mapping import index_template, properties
 from isotherm.persisters.sinks.elasticsearch.mapping_union import Properties, additions, union
+from isotherm.persisters.sinks.elasticsearch.search_server import NotAllowedError, RequestRefusedError, SearchServer
+from isotherm.persisters.sinks.elasticsearch.statements import is_data_stream
 from isotherm.servicekit import logs
 
 _log = logs.logger(__name__)
 
+_BAD_REQUEST = 400
 _EXISTS = "resource_already_exists_exception"
 
 
 class IndexTargets:
     """The indices of a connector; each is prepared once for each plan."""
 
-    def __init__(self, client: Elasticsearch, prefix: str, auto_create: bool) -> None:
-        self._client = client
+    def __init__(
+        self, server: SearchServer, prefix: str, auto_create: bool, lifecycle: Lifecycle | None = None
+    ) -> None:
+        """`prefix` is put before every index; `lifecycle` is for the indices that are created."""
+        self._server = server
+        self._lifecycle = lifecycle
         self._prefix = prefix
         self._auto_create = auto_create
         self._prepared: set[tuple[str, Plan]] = set()
@@ -68,32 +72,55 @@ class IndexTargets:
 
     def _prepare(self, plan: Plan, index: str) -> None:
         statement = plan.statement
+        is_stream = is_data_stream(statement)
         if not (self._auto_create or statement.autocreate):
-            if not self._is_there(index):
+            if not self._server.exists(index):
                 missing = f"there is no index {index}, and {PREFIX}.index.auto.create is false"
                 raise (RowError("target", missing) if index_names.is_of_record(statement) else SinkConfigError(missing))
+            if is_stream:
+                self._write_index(index)
             return
-        if not plan.columns:
+        if not plan.columns and not is_stream and self._lifecycle is None:
             return
         pattern = index_names.pattern(self._prefix, statement, index)
-        known = self._fields.get(pattern, {})
-        fields = union(known, properties(plan.columns))
+        known = self._fields.get(pattern)
+        fields = union(known or {}, properties(plan.columns, self._server.product))
         if fields != known:
-            self._put_template(pattern, fields)
+            self._put_template(pattern, fields, is_stream=is_stream)
             self._fields[pattern] = fields
-        self._put_mapping(index, fields)
+        self._put_mapping(self._ensured_stream(index) if is_stream else index, fields)
 
-    def _put_template(self, pattern: str, fields: Properties) -> None:
-        template = index_template(pattern, fields)
-        arguments: dict[str, Any] = {("meta" if name == "_meta" else name): part for name, part in template.items()}
-        name = f"isotherm-{pattern}".replace("*", "x")
+    def _put_template(self, pattern: str, fields: Properties, *, is_stream: bool) -> None:
+        settings = {} if self._lifecycle is None else self._lifecycle.settings
+        template = index_template(pattern, fields, settings, is_data_stream=is_stream)
         try:
-            ask(lambda: self._client.indices.put_index_template(name=name, **arguments))
-        except BadRequestError as error:
-            _log.warning("index template refused", pattern=pattern, reason=str(error))
+            self._server.put_index_template(f"isotherm-{pattern}".replace("*", "x"), template)
+        except RequestRefusedError as refused:
+            if is_stream:
+                # Without its template the stream would be created as an index.
+                raise SinkConfigError(f"data stream {pattern}: {refused}") from refused
+            _raise_unless_bad(refused)
+            _log.warning("index template refused", pattern=pattern, reason=str(refused))
         except NotAllowedError as error:
             # The right to put templates is cluster-wide, so no record is to blame.
             raise SinkConfigError(str(error)) from error
+
+    def _ensured_stream(self, name: str) -> str:
+        """Return the index that a data stream writes, after creating the stream if it is missing."""
+        if not self._server.exists(name):
+            try:
+                self._server.create_data_stream(name)
+            except RequestRefusedError as refused:
+                if refused.kind != _EXISTS:
+                    raise SinkConfigError(f"data stream {name}: {refused}") from refused
+        return self._write_index(name)
+
+    def _write_index(self, name: str) -> str:
+        """Raise SinkConfigError if the name is that of an index, in which documents can be changed and deleted."""
+        try:
+            return self._server.write_index(name)
+        except RequestRefusedError as refused:
+            raise SinkConfigError(f"{name} is there and is no data stream ({refused})") from refused
 
     def _put_mapping(self, index: str, fields: Properties) -> None:
         """Add the missing fields to the index of these rows, and to no other index of its pattern.
@@ -102,27 +129,30 @@ class IndexTargets:
         its template last.
         """
         try:
-            if not self._is_there(index) and self._create(index, fields):
+            if not self._server.exists(index) and self._create(index, fields):
                 return
-            found = ask(lambda: self._client.indices.get_mapping(index=index))
-            for name, described in found.items():
-                self._add(name, additions(described["mappings"].get("properties", {}), fields))
-        except BadRequestError as error:
-            _log.warning("mapping not applied", index=index, reason=str(error))
-
-    def _is_there(self, index: str) -> bool:
-        return bool(ask(lambda: self._client.indices.exists(index=index)))
+            for name, mapping in self._server.mappings(index).items():
+                missing = additions(mapping.get("properties", {}), fields)
+                if missing:
+                    self._server.put_mapping(name, missing)
+        except RequestRefusedError as refused:
+            _raise_unless_bad(refused)
+            _log.warning("mapping not applied", index=index, reason=str(refused))
 
     def _create(self, index: str, fields: Properties) -> bool:
         """Create the index with these fields; return False if another task was faster."""
         try:
-            ask(lambda: self._client.indices.create(index=index, mappings={"properties": fields}))
-        except BadRequestError as error:
-            if error.error != _EXISTS:
+            self._server.create_index(index, fields)
+        except RequestRefusedError as refused:
+            if refused.kind != _EXISTS:
                 raise
             return False
+        if self._lifecycle is not None:
+            self._lifecycle.attach(index)
         return True
 
-    def _add(self, name: str, missing: Properties) -> None:
-        if missing:
-            ask(lambda: self._client.indices.put_mapping(index=name, properties=missing))
+
+def _raise_unless_bad(refused: RequestRefusedError) -> None:
+    """Raise an error that is not the server's refusal of what the request says."""
+    if refused.status != _BAD_REQUEST:
+        raise refused

@@ -26,5 +26,5 @@ SINK = SinkKind(
     _load,
     Conventions(ttl_unit_ms=None),
     requirement="isotherm-persisters[elasticsearch]",
-    noisy_loggers=("elastic_transport", "elasticsearch"),
+    noisy_loggers=("elastic_transport",),
 )
