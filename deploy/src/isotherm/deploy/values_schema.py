@@ -89,7 +89,7 @@ _WORKER: dict[str, Schema] = {
     "resources": _COMMON["resources"],
     "secretEnv": _SECRETS,
 }
-_SINKS: Schema = {"enum": ["elasticsearch", "scylla", "hazelcast", "postgresql"]}
+_SINKS: Schema = {"enum": ["elasticsearch", "scylla", "hazelcast", "postgresql", "http"]}
 _SINK = _object(("image", "properties"), image=_IMAGE, properties=_PROPERTIES)
 _OWN: dict[str, dict[str, Schema]] = {
     "mqtt-proxy": {
@@ -138,7 +138,7 @@ _OWN: dict[str, dict[str, Schema]] = {
         "replicas": _COUNT,
         "autoscaling": _AUTOSCALING,
         "workers": {"type": "array", "items": _object(("name", "sink"), sink=_SINKS, **_WORKER)},
-        "sinks": _object(elasticsearch=_SINK, scylla=_SINK, hazelcast=_SINK, postgresql=_SINK),
+        "sinks": _object(elasticsearch=_SINK, scylla=_SINK, hazelcast=_SINK, postgresql=_SINK, http=_SINK),
         "jobs": {
             "type": "array",
             "items": _object(
