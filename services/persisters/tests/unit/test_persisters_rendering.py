@@ -83,7 +83,7 @@ def test_a_type_that_says_too_little_is_left_to_elasticsearch() -> None:
 def test_index_patterns_and_templates() -> None:
     assert mapping.index_pattern("temperatures", "-{YYYY.MM.DD}") == "temperatures-*"
     assert mapping.index_pattern("a", None) == "a"
-    shorter, longer = mapping.index_template("a-*", {}), mapping.index_template("a-b-*", {})
+    shorter, longer = (mapping.index_template(one, {}, {}, is_data_stream=False) for one in ("a-*", "a-b-*"))
     assert longer["priority"] > shorter["priority"], "Elasticsearch refuses overlapping templates of one priority"
 
 
