@@ -51,7 +51,7 @@ def validated(kcql_text: str, **more: str) -> Validated:
         (
             f"INSERT INTO a SELECT * FROM t PK _key STOREAS DATA_STREAM PROPERTIES({NULLS})",
             {},
-            "deleted by a tombstone",
+            "by a tombstone",
         ),
         (
             "INSERT INTO a SELECT * FROM t STOREAS DATA_STREAM WITHINDEXSUFFIX=-{YYYY}",

@@ -67,7 +67,9 @@ class Distribution:
 ELASTICSEARCH_8 = Distribution("elasticsearch", "elasticsearch-8.19.21", "elasticsearch", 17)
 ELASTICSEARCH_9 = Distribution("elasticsearch-9", "elasticsearch-9.5.3", "elasticsearch", 21)
 OPENSEARCH_2 = Distribution("opensearch-2", "opensearch-2.19.5", "opensearch", 17)
-OPENSEARCH_3 = Distribution("opensearch-3", "opensearch-3.6.0", "opensearch", 21)
+OPENSEARCH_3 = Distribution(
+    "opensearch-3", "opensearch-3.6.0", "opensearch", 21, ("-javaagent:${HOME}/agent/opensearch-agent.jar",)
+)
 
 
 class Elasticsearch(Server):
