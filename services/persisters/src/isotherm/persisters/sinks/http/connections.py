@@ -57,28 +57,12 @@ class Connections:
     def send(self, request: Request) -> Answer:
         """Send a request and return the answer. Raises Unavailable if there is none in time, SinkConfigError."""
         with self._slots, self._translated():
-            connection = self._take() or self._connected()
-            is_reusable = False
-            answer: Answer | None = None
-            try:
-                with self._deadline(connection):
-                    response = self._exchange(connection, request)
-                    answer = Answer(response.status, response.headers.get("Retry-After"), "")
-                    # The answer must be read to its end before the connection can be used again.
-                    body = response.read(_MAX_ANSWER_BYTES)
-                    is_reusable = response.isclosed() and not response.will_close
-                    answer = answer._replace(text=_shown(body))
-            except (OSError, http.client.HTTPException):
-                if answer is None:
-                    raise
-                # A server that has sent its status has decided, whatever becomes of the body.
-                is_reusable = False
-            finally:
-                if is_reusable:
-                    self._give_back(connection)
-                else:
-                    connection.close()
-            return answer
+            idle = self._take()
+            if idle is not None:
+                # A server may close an idle connection at any time. If it had begun with the request, the key says so.
+                with contextlib.suppress(ConnectionError):
+                    return self._answered(idle, request)
+            return self._answered(self._connected(), request)
 
     def close(self) -> None:
         """Close all connections that are not in use."""
@@ -86,6 +70,34 @@ class Connections:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+    def _answered(self, connection: http.client.HTTPConnection, request: Request) -> Answer:
+        """Send a request over a connection, which is kept for the next one if it can be used again."""
+        is_reusable = False
+        answer: Answer | None = None
+        try:
+            with self._deadline(connection) as is_over:
+                response = self._exchange(connection, request)
+                if is_over.is_set():
+                    # What was there of its headers may look like all of them.
+                    raise TimeoutError(f"no answer within {self._limits.request_s:g} s")
+                answer = Answer(response.status, response.headers.get("Retry-After"), "")
+                # The answer must be read to its end before the connection can be used again.
+                body = response.read(_MAX_ANSWER_BYTES)
+                is_reusable = response.isclosed() and not response.will_close
+                return answer._replace(text=_shown(body))
+        except (OSError, http.client.HTTPException) as error:
+            if answer is not None:
+                # A server that has sent its status has decided, whatever becomes of the body.
+                return answer
+            if is_over.is_set():
+                raise TimeoutError(f"no answer within {self._limits.request_s:g} s") from error
+            raise
+        finally:
+            if is_reusable:
+                self._give_back(connection)
+            else:
+                connection.close()
 
     def _exchange(self, connection: http.client.HTTPConnection, request: Request) -> http.client.HTTPResponse:
         origin = self._origin
@@ -133,13 +145,17 @@ class Connections:
             self._idle.append(connection)
 
     @contextmanager
-    def _deadline(self, connection: http.client.HTTPConnection) -> Iterator[None]:
-        """Break the connection at the limit: a limit of the socket does not end an answer that comes byte by byte."""
-        timer = threading.Timer(self._limits.request_s, _break, (connection,))
+    def _deadline(self, connection: http.client.HTTPConnection) -> Iterator[threading.Event]:
+        """Break the connection at the limit: a limit of the socket does not end an answer that comes byte by byte.
+
+        The event is set when that happened.
+        """
+        is_over = threading.Event()
+        timer = threading.Timer(self._limits.request_s, _break, (connection, is_over))
         timer.daemon = True
         timer.start()
         try:
-            yield
+            yield is_over
         finally:
             timer.cancel()
 
@@ -164,7 +180,8 @@ def _is_readable(sock: socket.socket) -> bool:
     return bool(waiting.poll(0))
 
 
-def _break(connection: http.client.HTTPConnection) -> None:
+def _break(connection: http.client.HTTPConnection, is_over: threading.Event) -> None:
+    is_over.set()
     sock = connection.sock
     if sock is None:
         return
