@@ -263,6 +263,20 @@ def test_a_server_that_has_sent_its_status_has_decided(receiver: Receiver, text:
     assert len(receiver.received) == 2
 
 
+def test_a_body_that_comes_byte_by_byte_ends_at_the_limit(receiver: Receiver) -> None:
+    into, released = writing(receiver, **IMPATIENT), threading.Event()
+
+    def answer(handler: Handler) -> None:
+        handler.close_connection = True
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        while not released.wait(0.02):
+            handler.wfile.write(b"x")
+
+    receiver.planned.append(answer)
+    assert into.write(*things(into, 1)) == []
+    released.set()
+
+
 def test_no_more_requests_at_once_than_allowed(receiver: Receiver) -> None:
     into = writing(receiver, concurrent__requests="2")
     lock, begun, released = threading.Lock(), threading.Semaphore(0), threading.Event()

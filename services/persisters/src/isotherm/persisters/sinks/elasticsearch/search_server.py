@@ -139,8 +139,11 @@ class SearchServer:
 
     def write_index(self, data_stream: str) -> str:
         """Return the index that a data stream writes; RequestRefusedError with status 404 without such a stream."""
-        (found,) = self.get(f"/_data_stream/{_quoted(data_stream)}")["data_streams"]
-        return str(found["indices"][-1]["index_name"])
+        found = self.get(f"/_data_stream/{_quoted(data_stream)}")["data_streams"]
+        if not found:
+            # OpenSearch does not say 404 if there is an index of this name.
+            raise RequestRefusedError(self.product, 404, "", "there is no such data stream")
+        return str(found[0]["indices"][-1]["index_name"])
 
     def create_data_stream(self, name: str) -> None:
         """Create a data stream; its template must be there."""

@@ -17,7 +17,7 @@ from isotherm.servicekit.avro import WriterSchema
 
 DATA_STREAM = "DATA_STREAM"
 ROUTING = "routing"
-"""Statement property: the field of the row whose value chooses the shard."""
+"""Statement property: the field of the row, or the name of the only PK, whose value chooses the shard."""
 
 RoutingOf = Callable[[Row], str]
 
@@ -85,6 +85,8 @@ def routing_of(statement: Statement) -> RoutingOf | None:
     if name is None:
         return None
     names, path = pk_names(statement), name.split(".")
+    if names == [name]:
+        return lambda row: row.id
 
     def routing(row: Row) -> str:
         found = row.pk[names.index(name)] if row.values is None else _value_at(row.values, path)

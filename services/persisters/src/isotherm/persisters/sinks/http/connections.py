@@ -75,8 +75,9 @@ class Connections:
         """Send a request over a connection, which is kept for the next one if it can be used again."""
         is_reusable = False
         answer: Answer | None = None
+        response: http.client.HTTPResponse | None = None
         try:
-            with self._deadline(connection) as is_over:
+            with self._deadline(connection.sock) as is_over:
                 response = self._exchange(connection, request)
                 if is_over.is_set():
                     # What was there of its headers may look like all of them.
@@ -97,6 +98,9 @@ class Connections:
             if is_reusable:
                 self._give_back(connection)
             else:
+                # A connection that the server closes after its answer belongs to the answer already.
+                if response is not None:
+                    response.close()
                 connection.close()
 
     def _exchange(self, connection: http.client.HTTPConnection, request: Request) -> http.client.HTTPResponse:
@@ -145,13 +149,13 @@ class Connections:
             self._idle.append(connection)
 
     @contextmanager
-    def _deadline(self, connection: http.client.HTTPConnection) -> Iterator[threading.Event]:
+    def _deadline(self, sock: socket.socket) -> Iterator[threading.Event]:
         """Break the connection at the limit: a limit of the socket does not end an answer that comes byte by byte.
 
         The event is set when that happened.
         """
         is_over = threading.Event()
-        timer = threading.Timer(self._limits.request_s, _break, (connection, is_over))
+        timer = threading.Timer(self._limits.request_s, _break, (sock, is_over))
         timer.daemon = True
         timer.start()
         try:
@@ -180,11 +184,8 @@ def _is_readable(sock: socket.socket) -> bool:
     return bool(waiting.poll(0))
 
 
-def _break(connection: http.client.HTTPConnection, is_over: threading.Event) -> None:
+def _break(sock: socket.socket, is_over: threading.Event) -> None:
     is_over.set()
-    sock = connection.sock
-    if sock is None:
-        return
     # A copy: closing a TLS socket in two threads at once is not safe.
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(sock.fileno())) as copy:
         copy.shutdown(socket.SHUT_RDWR)
