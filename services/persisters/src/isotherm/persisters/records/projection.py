@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from isotherm import kcql
 from isotherm.kcql.model import Part, Statement
 from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
@@ -73,22 +74,26 @@ class Projector:
             if projections is None:
                 projections = self._compile(of_topic, writer)
             rows = []
+            filtered = ""
             for project in projections:
-                row = project(record, key, value)
-                if row is not None:
-                    rows.append(row)
+                made = project(record, key, value)
+                if isinstance(made, str):
+                    filtered = filtered or made
+                else:
+                    rows.append(made)
         except RegistryUnavailableError:
             raise
         except BAD_RECORD as error:
             return ProjectedRecord(failed=FailedRecord(record, stage, _reason(error, reason), error))
         if not rows:
-            return ProjectedRecord(filtered="tombstone" if value is None else "expired")
+            return ProjectedRecord(filtered=filtered)
         return ProjectedRecord(rows)
 
     def try_project_batch(self, records: Sequence[Record]) -> list[Row] | None:
         """Return the rows of records of one topic by the fast path; None if `__call__` has to look at each record.
 
-        It returns None for the first records of a schema, which is compiled with them.
+        A record without a row is one that WHERE leaves out. It returns None for the first records of a schema, which is
+        compiled with them.
         """
         of_topic = self._by_topic.get(records[0].topic)
         decode = self._decode_value
@@ -117,6 +122,7 @@ class Projector:
 
 def _uses_key(statement: Statement) -> bool:
     paths = [field.path for field in statement.fields] + list(statement.primary_key)
+    paths += kcql.paths_of(statement.where)
     paths += [path for path in (statement.target_from, statement.timestamp) if path is not None]
     return any(path.part is Part.KEY for path in paths)
 
