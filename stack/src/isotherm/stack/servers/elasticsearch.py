@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import shutil
@@ -181,7 +182,13 @@ class Elasticsearch(Server):
         }
 
     def is_ready(self) -> bool:
-        answer = probes.get(self.port, "/_cluster/health?wait_for_status=yellow&timeout=1s", _PROBE_TIMEOUT_S)
+        login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        answer = probes.get(
+            self.port,
+            "/_cluster/health?wait_for_status=yellow&timeout=1s",
+            _PROBE_TIMEOUT_S,
+            authorization=f"Basic {login}" if self._secured else None,
+        )
         return answer is not None and answer.is_ok and answer.json()["status"] in ("yellow", "green")
 
     def wipe(self) -> None:
@@ -199,6 +206,9 @@ class Elasticsearch(Server):
             "xpack.security.http.ssl.enabled": False,
             "xpack.security.transport.ssl.enabled": False,
             "xpack.security.authc.api_key.enabled": True,
+            # Bearer tokens are no part of the basic licence.
+            "xpack.license.self_generated.type": "trial",
+            "xpack.security.authc.token.enabled": True,
         }
 
     def _discovery(self) -> dict[str, Any]:

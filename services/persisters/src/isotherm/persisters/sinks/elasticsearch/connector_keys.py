@@ -55,7 +55,7 @@ _OWN = (
         "lifecycle.policy",
         Type.STRING,
         "",
-        "Policy of the server (ILM, in OpenSearch ISM) for the indices that the sink creates, instead of retention.",
+        "Policy of Elasticsearch (ILM) for the indices that the sink creates, in the place of retention.",
     ),
     _key("tableprefix", Type.STRING, "", "Prefix of every index.", _LOW),
 )

@@ -11,7 +11,7 @@ from isotherm.persisters.api.statements import has_target_per_record
 from isotherm.persisters.sinks.elasticsearch import index_names
 from isotherm.persisters.sinks.elasticsearch.connector_keys import PREFIX
 from isotherm.persisters.sinks.elasticsearch.index_names import BadIndexNameError
-from isotherm.persisters.sinks.elasticsearch.lifecycle import Lifecycle
+from isotherm.persisters.sinks.elasticsearch.lifecycle import index_settings
 from isotherm.persisters.sinks.elasticsearch.mapping import index_template, properties
 from isotherm.persisters.sinks.elasticsearch.mapping_union import Properties, additions, union
 from isotherm.persisters.sinks.elasticsearch.search_server import NotAllowedError, RequestRefusedError, SearchServer
@@ -27,12 +27,10 @@ _EXISTS = "resource_already_exists_exception"
 class IndexTargets:
     """The indices of a connector; each is prepared once for each plan."""
 
-    def __init__(
-        self, server: SearchServer, prefix: str, auto_create: bool, lifecycle: Lifecycle | None = None
-    ) -> None:
-        """`prefix` is put before every index; `lifecycle` is for the indices that are created."""
+    def __init__(self, server: SearchServer, prefix: str, auto_create: bool, policy: str = "") -> None:
+        """`prefix` is put before every index; indices that are created get the lifecycle policy `policy`."""
         self._server = server
-        self._lifecycle = lifecycle
+        self._settings = index_settings(policy)
         self._prefix = prefix
         self._auto_create = auto_create
         self._prepared: set[tuple[str, Plan]] = set()
@@ -80,7 +78,7 @@ class IndexTargets:
             if is_stream:
                 self._write_index(index)
             return
-        if not plan.columns and not is_stream and self._lifecycle is None:
+        if not plan.columns and not is_stream and not self._settings:
             return
         pattern = index_names.pattern(self._prefix, statement, index)
         known = self._fields.get(pattern)
@@ -91,8 +89,7 @@ class IndexTargets:
         self._put_mapping(self._ensured_stream(index) if is_stream else index, fields)
 
     def _put_template(self, pattern: str, fields: Properties, *, is_stream: bool) -> None:
-        settings = {} if self._lifecycle is None else self._lifecycle.settings
-        template = index_template(pattern, fields, settings, is_data_stream=is_stream)
+        template = index_template(pattern, fields, self._settings, is_data_stream=is_stream)
         try:
             self._server.put_index_template(f"isotherm-{pattern}".replace("*", "x"), template)
         except RequestRefusedError as refused:
@@ -147,8 +144,6 @@ class IndexTargets:
             if refused.kind != _EXISTS:
                 raise
             return False
-        if self._lifecycle is not None:
-            self._lifecycle.attach(index)
         return True
 
 

@@ -16,7 +16,6 @@ from isotherm.persisters.sinks.elasticsearch.bulk_responses import failed_item, 
 from isotherm.persisters.sinks.elasticsearch.connector_keys import PREFIX
 from isotherm.persisters.sinks.elasticsearch.index_names import BadIndexNameError
 from isotherm.persisters.sinks.elasticsearch.index_targets import IndexTargets
-from isotherm.persisters.sinks.elasticsearch.lifecycle import Lifecycle
 from isotherm.persisters.sinks.elasticsearch.operations import Operations, quoted_id
 from isotherm.persisters.sinks.elasticsearch.ordered_writer import DocumentRef, OrderedWriter
 from isotherm.persisters.sinks.elasticsearch.search_server import RequestRefusedError
@@ -38,10 +37,9 @@ class ElasticsearchSink:
     def __init__(self, config: Validated, writers: int) -> None:
         self._config = config
         self._server = client.connect(config, writers)
-        policy = config.text(lifecycle.POLICY)
-        self._lifecycle = Lifecycle(self._server, policy) if policy else None
+        self._policy = config.text(lifecycle.POLICY)
         self._targets = IndexTargets(
-            self._server, config.text(_TABLE_PREFIX), config.flag(f"{PREFIX}.index.auto.create"), self._lifecycle
+            self._server, config.text(_TABLE_PREFIX), config.flag(f"{PREFIX}.index.auto.create"), self._policy
         )
         self._ordered = OrderedWriter(self._server)
         self._operations: dict[Plan, Operations] = {}
@@ -52,8 +50,8 @@ class ElasticsearchSink:
         name = self._config.text(f"{PREFIX}.cluster.name")
         if name and found != name:
             raise SinkConfigError(f"{PREFIX}.cluster.name: the cluster is called {found!r}, not {name!r}")
-        if self._lifecycle is not None:
-            self._lifecycle.check(self._config)
+        if self._policy:
+            lifecycle.check_policy(self._server, self._policy)
 
     def write(self, batch: Batch) -> Sequence[FailedRow]:
         """Send one bulk request, and one for repeated ids; return the rows that the server refused."""
