@@ -27,7 +27,12 @@ _OWN = (
     _key("use.http.username", Type.STRING, "", "User of basic authentication."),
     _key("use.http.password", Type.PASSWORD, "", "Password of basic authentication."),
     _key("api.key", Type.PASSWORD, "", "API key, encoded as the server gives it, instead of user and password."),
-    _key("bearer.token", Type.PASSWORD, "", "Token of a service account, or an OAuth 2 or JWT token, instead of both."),
+    _key(
+        "bearer.token",
+        Type.PASSWORD,
+        "",
+        "Token of a service account, or an OAuth 2 or JWT token, instead of user or API key.",
+    ),
     _key("cloud.id", Type.STRING, "", "Cloud ID of a deployment in Elastic Cloud, instead of url and hosts."),
     *_of_sink.pem_files(),
     *_of_sink.batches(2_000),
