@@ -31,6 +31,7 @@ class TestElasticsearch(SinkConformance):
             yield made
 
 
+@pytest.mark.long
 class TestElasticsearch9(SinkConformance):
     """The same connector as for Elasticsearch 8, but for its address."""
 
