@@ -53,7 +53,7 @@ def test_every_row_counts_whatever_the_samples(ages_ms: list[int]) -> None:
     for since in (EVENT, INGEST):
         found = buckets(latency, since)
         assert found["+Inf"] == found["m_count"] == len(ages_ms)
-        assert 0 <= found["m_sum"] <= sum(max(ages_ms, default=0) for _ in ages_ms) / 1000 + 1e-6 or max(ages_ms) < 0
+        assert 0 <= found["m_sum"] <= len(ages_ms) * max(0, *ages_ms, 0) / 1000 + 1e-6
 
 
 def test_samples_stand_for_their_neighbours() -> None:
@@ -66,7 +66,8 @@ def test_samples_stand_for_their_neighbours() -> None:
 
 def test_a_few_rows_are_all_looked_at() -> None:
     found = buckets(observed([row(0, NOW_MS - 40), row(1, NOW_MS - 400), row(2, NOW_MS + 5_000)]), EVENT)
-    assert (found["0.05"], found["0.5"], found["m_sum"]) == (2, 3, pytest.approx(0.44))
+    assert (found["0.05"], found["0.5"]) == (2, 3)
+    assert found["m_sum"] == pytest.approx(0.44)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ _Found = Seen | None
 class DocumentRef(NamedTuple):
     """What names a document: its index, its id and, if it has one, its routing value."""
 
-    index: str
+    index_name: str
     id: str
     routing: str | None = None
 
@@ -84,7 +84,7 @@ class OrderedWriter:
             [
                 document
                 for document, theirs in waiting.items()
-                if theirs[0].kind is EffectKind.DELETE or not self._mostly_new.get(document.index, True)
+                if theirs[0].kind is EffectKind.DELETE or not self._mostly_new.get(document.index_name, True)
             ]
         )
         changed = self._apply(waiting, seen, rows, failed, ownership)
@@ -94,12 +94,12 @@ class OrderedWriter:
             before = _remaining(waiting)
             self._apply(waiting, self._read(list(waiting)), rows, failed, ownership)
             attempts = attempts + 1 if _remaining(waiting) == before else 0
-        return failed + [_changed_by_others(theirs[0], document.index) for document, theirs in waiting.items()]
+        return failed + [_changed_by_others(theirs[0], document.index_name) for document, theirs in waiting.items()]
 
     def _note_known(self, effects: Mapping[DocumentRef, Sequence[Effect]], known: Collection[DocumentRef]) -> None:
         """Note for the next write whether reading first pays off."""
-        there = Counter(document.index for document in known)
-        for index, number in Counter(document.index for document in effects).items():
+        there = Counter(document.index_name for document in known)
+        for index, number in Counter(document.index_name for document in effects).items():
             self._mostly_new[index] = 2 * there[index] <= number
 
     def _apply(
@@ -126,7 +126,11 @@ class OrderedWriter:
         address = _common_index(asked)
         operations = [
             _operation(
-                document, waiting[document][0], seen.get(document), address, is_blind=document.index in self._unreadable
+                document,
+                waiting[document][0],
+                seen.get(document),
+                address,
+                is_blind=document.index_name in self._unreadable,
             )
             for document in asked
         ]
@@ -169,24 +173,24 @@ class OrderedWriter:
 
     def _read(self, documents: Sequence[DocumentRef]) -> dict[DocumentRef, _Found]:
         """Return the current versions of the documents, without those of indices that cannot be read."""
-        documents = [document for document in documents if document.index not in self._unreadable]
+        documents = [document for document in documents if document.index_name not in self._unreadable]
         if not documents:
             return {}
         address = _common_index(documents)
         try:
             answer = self._server.versions(index=address, asked=_asked(documents, address), filter_path=_READ_RESPONSE)
         except NotAllowedError as error:
-            for index in {document.index for document in documents}:
+            for index in {document.index_name for document in documents}:
                 self._give_up_reading(index, str(error))
             return {}
         found: dict[DocumentRef, _Found] = {}
         for document, response in zip(documents, answer["docs"], strict=True):
             kind = response.get("error", {}).get("type")
             if kind in _UNREADABLE:
-                self._give_up_reading(document.index, kind)
+                self._give_up_reading(document.index_name, kind)
                 continue
             if kind is not None and kind not in _SHOWN_BY_WRITE:
-                raise Unavailable(f"{self._server.product}: index {document.index}: {kind}")
+                raise Unavailable(f"{self._server.product}: index {document.index_name}: {kind}")
             exists = response.get("found", False)
             found[document] = Seen(response["_seq_no"], response["_primary_term"]) if exists else ABSENT
         return found
@@ -205,7 +209,7 @@ class OrderedWriter:
 
 def _common_index(documents: Sequence[DocumentRef]) -> str | None:
     """Return the index of all documents, to write once in the request's address; None if there are several."""
-    indices = {document.index for document in documents}
+    indices = {document.index_name for document in documents}
     return indices.pop() if len(indices) == 1 else None
 
 
@@ -227,8 +231,8 @@ def _asked(documents: Sequence[DocumentRef], address: str | None) -> dict[str, A
 
 def _operation(document: DocumentRef, effect: Effect, seen: _Found, address: str | None, *, is_blind: bool) -> bytes:
     metadata = b'"_id":' + orjson.dumps(document.id)
-    if document.index != address:
-        metadata += b',"_index":%b' % orjson.dumps(document.index)
+    if document.index_name != address:
+        metadata += b',"_index":%b' % orjson.dumps(document.index_name)
     if document.routing is not None:
         metadata += b',"routing":%b' % orjson.dumps(document.routing)
     if seen is not None:
