@@ -21,8 +21,8 @@ from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.configuration import check
 from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.persisters.sinks.elasticsearch.client import connect
-from isotherm.persisters.sinks.elasticsearch.retention import ExpiredIndices
-from isotherm.persisters.sinks.elasticsearch.retention_job import RetentionJob, running
+from isotherm.persisters.sinks.elasticsearch.indices.retention import ExpiredIndices
+from isotherm.persisters.sinks.elasticsearch.indices.retention_job import RetentionJob, running
 
 pytest_plugins = ("elasticsearch_fixtures",)
 pytestmark = pytest.mark.integration

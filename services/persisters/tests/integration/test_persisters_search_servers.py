@@ -16,8 +16,8 @@ from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.configuration import check
 from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.persisters.sinks.elasticsearch.client import connect
-from isotherm.persisters.sinks.elasticsearch.retention import ListedIndex
-from isotherm.persisters.sinks.elasticsearch.retention_job import RetentionJob
+from isotherm.persisters.sinks.elasticsearch.indices.retention import ListedIndex
+from isotherm.persisters.sinks.elasticsearch.indices.retention_job import RetentionJob
 
 pytest_plugins = ("elasticsearch_fixtures",)
 pytestmark = pytest.mark.integration

@@ -15,8 +15,8 @@ from isotherm import kcql
 from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError
-from isotherm.persisters.sinks.elasticsearch.index_targets import IndexTargets
-from isotherm.persisters.sinks.elasticsearch.lifecycle import check_policy
+from isotherm.persisters.sinks.elasticsearch.indices.index_targets import IndexTargets
+from isotherm.persisters.sinks.elasticsearch.indices.lifecycle import check_policy
 from isotherm.persisters.sinks.elasticsearch.search_server import SearchServer
 from isotherm.servicekit.avro import WriterSchema, parse
 

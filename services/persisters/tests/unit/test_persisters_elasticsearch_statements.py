@@ -16,7 +16,7 @@ from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError
 from isotherm.persisters.configuration import check
 from isotherm.persisters.sinks.catalog import installed_sinks
-from isotherm.persisters.sinks.elasticsearch import mapping
+from isotherm.persisters.sinks.elasticsearch.indices import mapping
 from isotherm.persisters.sinks.elasticsearch.operations import Operations
 from isotherm.persisters.sinks.elasticsearch.product import Product
 from isotherm.persisters.sinks.elasticsearch.statements import check_plan

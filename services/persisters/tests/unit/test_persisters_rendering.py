@@ -29,7 +29,7 @@ from isotherm.persisters.records.documents import NotADocumentError, to_json
 from isotherm.persisters.sinks.cassandra import cql
 from isotherm.persisters.sinks.cassandra.binding import ttl_s, write_time_us
 from isotherm.persisters.sinks.cassandra.tables import primary_key_columns
-from isotherm.persisters.sinks.elasticsearch import mapping
+from isotherm.persisters.sinks.elasticsearch.indices import mapping
 from isotherm.persisters.sinks.elasticsearch.operations import quoted_id
 from isotherm.persisters.sinks.hazelcast import items
 from isotherm.servicekit.avro import WriterSchema, parse

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_val
 from isotherm.alerts.routes import templates
 from isotherm.alerts.routes.matching import Label, RouteFilter
 from isotherm.servicekit.settings import Settings
-from isotherm.servicekit.webhook_signature import signing_key
+from isotherm.servicekit.webhooks.signature import signing_key
 
 _NAME = r"^[a-z][a-z0-9-]{0,62}$"
 _HTTP = r"^https?://[^\s/]+"

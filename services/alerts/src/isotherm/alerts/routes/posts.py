@@ -13,7 +13,7 @@ from typing import Any, assert_never
 from isotherm.alerts.routes.kinds import AlertmanagerRoute, PagerDutyRoute, SlackRoute, WebhookRoute
 from isotherm.alerts.routes.notification import Alert, Notification, alert_json, is_closed, view
 from isotherm.alerts.routes.templates import render
-from isotherm.servicekit.webhook_signature import header_value, signature, signing_key
+from isotherm.servicekit.webhooks.signature import header_value, signature, signing_key
 
 HttpRoute = WebhookRoute | AlertmanagerRoute | SlackRoute | PagerDutyRoute
 

@@ -9,7 +9,8 @@ from typing import Any
 from isotherm.persisters.api.row import FailedRow, Row
 from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.api.statements import has_target_per_record
-from isotherm.persisters.sinks.elasticsearch.index_names import is_of_record
+from isotherm.persisters.sinks.elasticsearch.indices.index_names import is_of_record
+from isotherm.persisters.sinks.elasticsearch.product import BLOCKED
 from isotherm.persisters.sinks.elasticsearch.statements import is_data_stream
 
 _NOT_FOUND, _CONFLICT, _TOO_LARGE, _INTERNAL = 404, 409, 413, 500
@@ -19,8 +20,6 @@ _OF_THE_SERVER = re.compile(
     r"|closed|rejected|unavailable|timeout|timed_out|interrupted|circuit|memory|disk|file|lock|(^|_)(i_?o|e_?o_?f)_"
 )
 """In the types of errors that a 500 carries and that are the server's own: a node that leaves, a disk that fails."""
-BLOCKED = "cluster_block_exception"
-"""An index, or the whole cluster, takes no writes now: read-only, out of disk space, without a master."""
 _CLOSED, _MISSING = "index_closed_exception", "index_not_found_exception"
 _FORBIDDEN = frozenset((401, 403))
 _MAPPING = ("document_parsing_exception", "mapper_parsing_exception")

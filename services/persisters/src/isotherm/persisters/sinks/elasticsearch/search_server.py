@@ -22,8 +22,7 @@ from elastic_transport import (
 
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.persisters.sinks import tls
-from isotherm.persisters.sinks.elasticsearch.bulk_responses import BLOCKED
-from isotherm.persisters.sinks.elasticsearch.product import Product
+from isotherm.persisters.sinks.elasticsearch.product import BLOCKED, Product
 
 _JSON, _NDJSON = "application/json", "application/x-ndjson"
 _TRANSIENT = frozenset((429, 500, 502, 503, 504))

@@ -11,11 +11,12 @@ from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError
 from isotherm.persisters.api.statements import has_target_per_record
 from isotherm.persisters.records.documents import NotADocumentError, to_json
-from isotherm.persisters.sinks.elasticsearch import client, index_names, lifecycle, retention_job, statements
+from isotherm.persisters.sinks.elasticsearch import client, statements
 from isotherm.persisters.sinks.elasticsearch.bulk_responses import failed_item, reason
 from isotherm.persisters.sinks.elasticsearch.connector_keys import PREFIX
-from isotherm.persisters.sinks.elasticsearch.index_names import BadIndexNameError
-from isotherm.persisters.sinks.elasticsearch.index_targets import IndexTargets
+from isotherm.persisters.sinks.elasticsearch.indices import index_names, lifecycle, retention_job
+from isotherm.persisters.sinks.elasticsearch.indices.index_names import BadIndexNameError
+from isotherm.persisters.sinks.elasticsearch.indices.index_targets import IndexTargets
 from isotherm.persisters.sinks.elasticsearch.operations import Operations, quoted_id
 from isotherm.persisters.sinks.elasticsearch.ordered_writer import DocumentRef, OrderedWriter
 from isotherm.persisters.sinks.elasticsearch.search_server import RequestRefusedError

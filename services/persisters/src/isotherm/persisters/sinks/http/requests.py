@@ -13,7 +13,7 @@ from isotherm.persisters.api.sink import RowError
 from isotherm.persisters.records.documents import NotADocumentError, to_json
 from isotherm.persisters.sinks.http.connector_keys import JSON_ARRAY, NDJSON, RECORD
 from isotherm.persisters.sinks.http.settings import ID, TARGET, HttpSettings
-from isotherm.servicekit.webhook_signature import header_value, signature
+from isotherm.servicekit.webhooks.signature import header_value, signature
 
 _DIGEST_LETTERS = 16
 

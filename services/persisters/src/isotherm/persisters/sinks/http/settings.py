@@ -15,7 +15,7 @@ from isotherm.persisters.api.statements import has_target_per_record, null_behav
 from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.http.connector_keys import JSON_ARRAY, NDJSON, PREFIX, RECORD
 from isotherm.persisters.sinks.http.responses import StatusRange, status_ranges
-from isotherm.servicekit.webhook_signature import signing_key
+from isotherm.servicekit.webhooks.signature import signing_key
 
 TARGET, ID = "{target}", "{id}"
 ROWS = "{{rows}}"

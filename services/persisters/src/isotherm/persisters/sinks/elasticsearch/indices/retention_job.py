@@ -16,8 +16,8 @@ from isotherm.connector.config.validation import Problem, Validated
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.persisters.sinks.elasticsearch.client import connect
 from isotherm.persisters.sinks.elasticsearch.connector_keys import PREFIX
-from isotherm.persisters.sinks.elasticsearch.index_names import dated_series
-from isotherm.persisters.sinks.elasticsearch.retention import (
+from isotherm.persisters.sinks.elasticsearch.indices.index_names import dated_series
+from isotherm.persisters.sinks.elasticsearch.indices.retention import (
     ExpiredIndices,
     IndexSeries,
     ListedIndex,

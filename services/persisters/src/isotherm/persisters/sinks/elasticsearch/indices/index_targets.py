@@ -8,12 +8,12 @@ from isotherm.persisters.api.plan import Plan
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError
 from isotherm.persisters.api.statements import has_target_per_record
-from isotherm.persisters.sinks.elasticsearch import index_names
 from isotherm.persisters.sinks.elasticsearch.connector_keys import PREFIX
-from isotherm.persisters.sinks.elasticsearch.index_names import BadIndexNameError
-from isotherm.persisters.sinks.elasticsearch.lifecycle import index_settings
-from isotherm.persisters.sinks.elasticsearch.mapping import index_template, properties
-from isotherm.persisters.sinks.elasticsearch.mapping_union import Properties, additions, union
+from isotherm.persisters.sinks.elasticsearch.indices import index_names
+from isotherm.persisters.sinks.elasticsearch.indices.index_names import BadIndexNameError
+from isotherm.persisters.sinks.elasticsearch.indices.lifecycle import index_settings
+from isotherm.persisters.sinks.elasticsearch.indices.mapping import index_template, properties
+from isotherm.persisters.sinks.elasticsearch.indices.mapping_union import Properties, additions, union
 from isotherm.persisters.sinks.elasticsearch.search_server import NotAllowedError, RequestRefusedError, SearchServer
 from isotherm.persisters.sinks.elasticsearch.statements import is_data_stream
 from isotherm.servicekit import logs
