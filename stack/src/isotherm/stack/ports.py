@@ -45,6 +45,7 @@ class Ports:
     opensearch_transport: int = 9303
     opensearch2: int = 9202
     opensearch2_transport: int = 9302
+    s3: int = 9000
 
     def __post_init__(self) -> None:
         seen: dict[int, str] = {}

@@ -21,6 +21,7 @@ from isotherm.stack.servers.hazelcast import DEFAULT_BACKUPS, Hazelcast, SecondH
 from isotherm.stack.servers.kafka import Kafka, NodePorts
 from isotherm.stack.servers.postgresql import Postgresql
 from isotherm.stack.servers.registry import Registry
+from isotherm.stack.servers.s3 import S3
 from isotherm.stack.servers.server import (
     READY_TIMEOUT_S,
     Runtime,
@@ -73,11 +74,12 @@ class Stack:
             *self.hazelcast_cluster.nodes,
         ]
         self.postgresql = Postgresql(self.folder / "postgresql", runtime, port=self.ports.postgresql)
+        self.s3 = S3(self.folder / "s3", runtime, port=self.ports.s3)
         self.elasticsearch9 = self._search(runtime, "elasticsearch9", ELASTICSEARCH_9)
         self.opensearch = self._search(runtime, "opensearch", OPENSEARCH_3)
         self.opensearch2 = self._search(runtime, "opensearch2", OPENSEARCH_2)
         search = [self.elasticsearch9, self.opensearch, self.opensearch2]
-        every = [*self._standard, self.hazelcast_second, self.connect, self.postgresql, *search]
+        every = [*self._standard, self.hazelcast_second, self.connect, self.postgresql, self.s3, *search]
         self.servers: dict[str, Server] = {server.name: server for server in every}
 
     def _make_kafka(self, runtime: Runtime, brokers: int, advertised: Sequence[int]) -> None:

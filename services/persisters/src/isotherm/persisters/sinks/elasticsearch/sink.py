@@ -20,6 +20,7 @@ from isotherm.persisters.sinks.elasticsearch.indices.index_targets import IndexT
 from isotherm.persisters.sinks.elasticsearch.operations import Operations, quoted_id
 from isotherm.persisters.sinks.elasticsearch.ordered_writer import DocumentRef, OrderedWriter
 from isotherm.persisters.sinks.elasticsearch.search_server import RequestRefusedError
+from isotherm.persisters.sinks.merged_batches import write_merged
 from isotherm.persisters.sinks.repeated_ids import Effect, EffectKind, fold
 
 _TABLE_PREFIX = f"{PREFIX}.tableprefix"
@@ -90,6 +91,10 @@ class ElasticsearchSink:
         if ordered:
             failed += self._ordered.write(fold(ordered), batch.rows, batch.ownership)
         return failed
+
+    def write_bulk(self, batches: Sequence[Batch]) -> Sequence[Sequence[FailedRow]]:
+        """Write the rows of several batches in one bulk request."""
+        return write_merged(self.write, batches)
 
     def close(self) -> None:
         """Close the connections."""
