@@ -12,7 +12,8 @@ from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.records.conventions import Conventions
-from isotherm.persisters.records.decoding import BAD_RECORD, AvroDecoder, Decode, DecodedValue
+from isotherm.persisters.records.decoded_value import Decode, DecodedValue
+from isotherm.persisters.records.decoding import BAD_RECORD, AvroDecoder
 from isotherm.persisters.records.derived_schemas import is_record
 from isotherm.persisters.records.fast_path import ProjectBatch, ProjectRecord, project_whole_batches, raw_values
 from isotherm.persisters.records.row_projection import TombstoneError, row_projection

@@ -8,7 +8,7 @@ from isotherm.connector.transforms.chain import Chain
 from isotherm.connector.transforms.message import Message, Schema
 from isotherm.connector.transforms.schemas import IDENTITY, REVISION, per_schema, resolved, shape
 from isotherm.persisters.api.record import Record
-from isotherm.persisters.records.decoding import DecodedValue
+from isotherm.persisters.records.decoded_value import DecodedValue
 from isotherm.persisters.records.derived_schemas import derived_writer
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import WriterSchema
