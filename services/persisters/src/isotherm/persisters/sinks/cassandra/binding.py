@@ -23,6 +23,8 @@ NULL_TO_UNSET = "nullToUnset"
 NO_COLUMNS = (TTL_FIELD, WRITE_TIME_FIELD)
 """Fields that are no columns: what is selected under these names is the row's TTL (s) and its write time (us)."""
 
+_BY_RECORD = object()
+"""Stands for the choice between null and unset that each record makes."""
 _US_PER_MS = 1_000
 _HEADER_BYTES = 100
 """About how many bytes a statement takes in a batch beside its values."""
@@ -148,17 +150,14 @@ class Binder:
             return None
 
     def _absent(self, row: Row) -> Any:
-        try:
-            return self._absents[row.plan]
-        except KeyError:
-            unset = _null_to_unset(row.plan.statement)
-            if unset is None and self._nulls:
-                unset = "true" if self._nulls == "UNSET" else "false"
-            if unset is None:
-                # A null of a record with a revision is data: it must hide what a lower revision wrote there.
-                unset = "true" if row.plan.revision is None else "false"
-            absent = self._absents[row.plan] = UNSET_VALUE if unset == "true" else None
-            return absent
+        if row.plan not in self._absents:
+            unset = _null_to_unset(row.plan.statement) or {"UNSET": "true", "NULL": "false"}.get(self._nulls)
+            self._absents[row.plan] = {"true": UNSET_VALUE, "false": None}.get(unset or "", _BY_RECORD)
+        absent = self._absents[row.plan]
+        if absent is _BY_RECORD:
+            # A null of a record with a revision is data: it must hide what a lower revision wrote there.
+            return UNSET_VALUE if row.revision is None else None
+        return absent
 
     def _layout(self, names: tuple[str, ...]) -> cells.Layout | None:
         try:

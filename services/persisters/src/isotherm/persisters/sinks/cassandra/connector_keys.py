@@ -56,8 +56,8 @@ _OWN = (
         "default.value",
         Type.STRING,
         "",
-        "What a null does: UNSET leaves the column as it is, NULL deletes its value. Empty: UNSET, but NULL for records "
-        "with a revision. A statement may say it: PROPERTIES('nullToUnset'='true').",
+        "What a null does: UNSET leaves the column as it is, NULL deletes its value. Empty: UNSET, but NULL for "
+        "records with a revision. A statement may say it: PROPERTIES('nullToUnset'='true').",
         _LOW,
         allowed=("", "UNSET", "NULL"),
     ),
