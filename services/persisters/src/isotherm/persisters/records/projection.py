@@ -21,7 +21,7 @@ from isotherm.persisters.records.transforming import RecordTransforms
 from isotherm.servicekit.avro import RegistryUnavailableError, UnknownSchemaError, WireFormatError, WriterSchema
 
 _NO_VALUE = DecodedValue(None)
-_MOST_SCHEMAS = 10_000
+_MOST_SCHEMAS = 1_000
 _MOST_TOPICS = 10_000
 """Transforms make topics of what devices send; so many are remembered."""
 _NO_CONVENTIONS = Conventions()

@@ -15,6 +15,8 @@ from isotherm.servicekit.avro import WriterSchema
 
 _log = logs.logger(__name__)
 
+_MOST_TOLD = 1_000
+
 
 class TransformedRecord(NamedTuple):
     """A record after the transforms."""
@@ -33,6 +35,8 @@ class RecordTransforms:
         self.uses_key = chain.uses_key
         self._resolved = per_schema(resolved)
         self._writer = per_schema(_writer)
+        self._told: set[int] = set()
+        """The schemas after the transforms of which it was told what they lost."""
 
     def __call__(self, record: Record, key: DecodedValue, value: DecodedValue) -> TransformedRecord | None:
         """Return the transformed record; None if the transforms filter it. Raises TransformError."""
@@ -60,12 +64,12 @@ class RecordTransforms:
     def _schema(self, writer: WriterSchema | None) -> Schema:
         return None if writer is None else self._resolved(writer.json)
 
-    _told: frozenset[int] = frozenset()
-
     def _tell_lost(self, before: WriterSchema, after: WriterSchema) -> None:
         if after.schema_id in self._told:
             return
-        self._told |= {after.schema_id}
+        if len(self._told) >= _MOST_TOLD:
+            self._told.clear()
+        self._told.add(after.schema_id)
         lost = [name for name in (IDENTITY, REVISION) if name in before.json and name not in after.json]
         if lost:
             _log.warning(
