@@ -66,31 +66,34 @@ class Projector:
 
         Raises RegistryUnavailableError if its schema cannot be fetched now.
         """
-        stage, reason, source = "VALUE_CONVERTER", "decode", record
-        if self._transforms is None and not self._of(record.topic).statements:
+        of_topic = self._by_topic.get(record.topic) or self._of(record.topic)
+        if not of_topic.statements and self._transforms is None:
             return ProjectedRecord(filtered="no_statement")
+        stage, reason, source = "VALUE_CONVERTER", "decode", record
         try:
             value = _NO_VALUE if record.value is None else self._decode_value(record.value)
             stage = "KEY_CONVERTER"
-            is_decoded = self._needs_key and record.key is not None
-            key = self._decode_key(record.key or b"") if is_decoded else DecodedValue(record.key)
+            decoded_key = self._decode_key(record.key) if self._needs_key and record.key is not None else None
+            key: Any = record.key if decoded_key is None else decoded_key.value
             stage, reason = "TRANSFORMATION", "transform"
             if self._transforms is not None:
-                transformed = self._transforms(record, key, value)
+                transformed = self._transforms(record, decoded_key or DecodedValue(record.key), value)
                 if transformed is None:
                     return ProjectedRecord(filtered="transform")
                 source, key, value = transformed
+                of_topic = self._of(source.topic)
             reason = "projection"
-            rows, filtered = self._rows(source, key.value, value)
+            rows, filtered = self._rows(of_topic, source, key, value)
         except RegistryUnavailableError:
             raise
         except BAD_RECORD as error:
             return ProjectedRecord(failed=FailedRecord(record, stage, _reason(error, reason), error))
         return ProjectedRecord(rows) if rows else ProjectedRecord(filtered=filtered)
 
-    def _rows(self, record: Record, key: Any, value: DecodedValue) -> tuple[list[Row], str]:
+    def _rows(
+        self, of_topic: _TopicProjections, record: Record, key: Any, value: DecodedValue
+    ) -> tuple[list[Row], str]:
         """Return the rows of a record, and why there are none."""
-        of_topic = self._of(record.topic)
         if not of_topic.statements:
             return [], "no_statement"
         writer = value.writer

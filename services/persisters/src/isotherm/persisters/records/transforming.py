@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from isotherm.connector.transforms.chain import Chain
 from isotherm.connector.transforms.message import Message, Schema
@@ -23,7 +23,7 @@ class TransformedRecord(NamedTuple):
 
     record: Record
     """As it came, but with the topic and the headers of the transforms, and without the bytes of its value."""
-    key: DecodedValue
+    key: Any
     value: DecodedValue
 
 
@@ -59,7 +59,7 @@ class RecordTransforms:
         writer = None if message.value_schema is None else self._writer(message.value_schema)
         if writer is not None and value.writer is not None:
             self._tell_lost(value.writer, writer)
-        return TransformedRecord(changed, DecodedValue(message.key), DecodedValue(message.value, writer))
+        return TransformedRecord(changed, message.key, DecodedValue(message.value, writer))
 
     def _schema(self, writer: WriterSchema | None) -> Schema:
         return None if writer is None else self._resolved(writer.json)
