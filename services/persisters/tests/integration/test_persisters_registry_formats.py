@@ -1,7 +1,8 @@
-"""Values that confluent-kafka's own serializers write, through a real registry, into a table that AUTOCREATE makes."""
+"""Values of Protocol Buffers and JSON Schema through a real registry into a table that AUTOCREATE makes."""
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 from typing import Any
@@ -17,6 +18,7 @@ from isotherm.persisters.api.record import Record
 from isotherm.persisters.api.row import Batch
 from isotherm.persisters.configuration import check, projector
 from isotherm.persisters.records.protobuf.files import message_type
+from isotherm.persisters.records.protobuf.proto_text import read_proto
 from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.registry_client import Schema, SchemaRegistryClient
@@ -27,7 +29,6 @@ from isotherm.stack.servers.registry import Registry
 # After the registry's client, which is imported without its OAuth library.
 from confluent_kafka.schema_registry import SchemaReference  # isort: skip
 from confluent_kafka.schema_registry.json_schema import JSONSerializer  # isort: skip
-from confluent_kafka.schema_registry.protobuf import ProtobufSerializer  # isort: skip
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -133,11 +134,12 @@ def test_messages_of_a_registered_proto_file_with_a_reference(world: World, conv
     check_row(world.stored(header + second_type + message().SerializeToString(), converter))
 
 
-def test_messages_of_confluents_protobuf_serializer(world: World) -> None:
-    made = message()
-    serialize = ProtobufSerializer(type(made), world.client, {"use.deprecated.format": False})
-    data = serialize(made, SerializationContext(world.topic, MessageField.VALUE))
-    assert data is not None
+def test_messages_of_a_descriptor_that_a_client_in_python_registered(world: World) -> None:
+    """As confluent-kafka's ProtobufSerializer registers a file: its descriptor in base64."""
+    alone = READING.replace('import "room.proto";', "message Room { string name = 1; }")
+    descriptor = base64.b64encode(read_proto(alone, "reading.proto").SerializeToString()).decode()
+    schema_id = world.client.register_schema(f"{world.topic}-value", Schema(descriptor, "PROTOBUF"))
+    data = b"\0" + schema_id.to_bytes(4, "big") + b"\2\4" + message().SerializeToString()
     check_row(world.stored(data, "auto"))
 
 

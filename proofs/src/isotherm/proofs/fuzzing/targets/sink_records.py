@@ -70,7 +70,7 @@ def json_schema_target() -> Callable[[bytes], None]:
     return run
 
 
-_CHAIN = (
+_CHAIN: tuple[tuple[str, dict[str, str]], ...] = (
     ("Flatten$Value", {}),
     ("MaskField$Value", {"fields": "a"}),
     ("Cast$Value", {"spec": "b:int8,c:string,d:float32,e:boolean"}),
