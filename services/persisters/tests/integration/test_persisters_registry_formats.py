@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -104,8 +105,10 @@ class World:
 
 
 @pytest.fixture
-def world(registry: Registry, postgresql: Postgresql) -> World:
-    return World(registry, postgresql)
+def world(registry: Registry, postgresql: Postgresql) -> Iterator[World]:
+    made = World(registry, postgresql)
+    yield made
+    made.client.close()
 
 
 def message() -> Any:
