@@ -9,7 +9,7 @@ from isotherm.persisters.api.sink import RowError
 
 NONE = "NONE"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_HOUR_MS = 3_600_000
+HOUR_MS = 3_600_000
 _FORMATS: Mapping[str, str] = {
     "HOUR": "date={0:%Y-%m-%d}/hour={0:%H}",
     "DAY": "date={0:%Y-%m-%d}",
@@ -35,7 +35,7 @@ class Periods:
         """Return the folder of an epoch time, empty without periods. Raises RowError for one beyond the calendar."""
         if self._format is None:
             return ""
-        hour = time_ms // _HOUR_MS
+        hour = time_ms // HOUR_MS
         known = self._by_hour.get(hour)
         if known is None:
             try:

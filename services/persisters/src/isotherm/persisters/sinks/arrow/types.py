@@ -98,10 +98,9 @@ def _list(items: ColumnType) -> ColumnType:
 
 
 def _map(values: ColumnType) -> ColumnType:
-    return ColumnType(
-        pa.map_(pa.string(), values.arrow),
-        lambda value: [(key, values.converted(one)) for key, one in value.items()],
-    )
+    of_values = values.convert
+    convert = None if of_values is None else lambda value: {key: values.converted(one) for key, one in value.items()}
+    return ColumnType(pa.map_(pa.string(), values.arrow), convert)
 
 
 def _struct(fields: Mapping[str, ColumnType]) -> ColumnType:
