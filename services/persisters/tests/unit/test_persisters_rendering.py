@@ -24,7 +24,7 @@ from isotherm import kcql
 from isotherm.persisters.api.plan import Plan, compile_plan
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import RowError
-from isotherm.persisters.records.decoding import DecodedValue
+from isotherm.persisters.records.decoded_value import DecodedValue
 from isotherm.persisters.records.documents import NotADocumentError, to_json
 from isotherm.persisters.sinks.cassandra import cql
 from isotherm.persisters.sinks.cassandra.binding import ttl_s, write_time_us
