@@ -35,7 +35,8 @@ from isotherm.mqtt_proxy.settings import ProxySettings
 
 TOPICS = {topic.name for topic in catalog.topics()}
 DEAD_LETTERS = ".dead-letters"
-# Words of the same shape that are something else: schema properties, structures in a Hazelcast cluster, files.
+# Words of the same shape that are something else: schema properties, structures in a Hazelcast cluster, a property of
+# Iceberg's snapshots, files.
 NO_TOPICS = {
     "isotherm.identity",
     "isotherm.event_time",
@@ -43,6 +44,7 @@ NO_TOPICS = {
     "isotherm.intents",
     "isotherm.markers",
     "isotherm.sinks",
+    "isotherm.offsets",
     "alerts.toml",
     "alerts.html",
     "devices.html",
