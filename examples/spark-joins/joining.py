@@ -77,6 +77,7 @@ class Topics:
             .option("subscribe", self.settings.output_topic)
             .option("startingTimestamp", str(max(0, from_ms)))
             .option("endingTimestamp", str(max(0, to_ms)))
+            .option("includeHeaders", True)
             .option("startingOffsetsByTimestampStrategy", "latest")
             .load()
         )

@@ -269,6 +269,18 @@ def test_batches_that_are_written_as_one_keep_their_bad_rows_apart() -> None:
     assert write_merged(write, batches[:1])[0][0].index == 1, "another partition's loss is nothing to it"
 
 
+def test_a_row_behind_an_unwritten_one_of_its_id_waits_also_in_another_partition() -> None:
+    ids = ["a", "b", "a", "b", "a"]
+    rows = [Row(offset, "target", id_, {}, 0, None, PLAN) for offset, id_ in enumerate(ids)]
+    batches = [Batch("t", 0, rows[:3], Ownership()), Batch("u", 0, rows[3:], Ownership())]
+    refused = {0: FailedRow(0, "overloaded", ValueError(), transient=True), 1: FailedRow(1, "type", ValueError())}
+    failed = write_merged(lambda _: list(refused.values()), batches)
+    assert [[(one.index, one.reason, one.transient) for one in of_batch] for of_batch in failed] == [
+        [(0, "overloaded", True), (1, "type", False), (2, "overloaded", True)],
+        [(1, "overloaded", True)],
+    ]
+
+
 @pytest.mark.parametrize(
     ("sink", "own", "expected"),
     [
