@@ -233,3 +233,21 @@ def test_like_takes_no_power_of_the_length() -> None:
 def test_like_without_escape_takes_every_character_as_it_is() -> None:
     assert like_matcher(r"a\%", None)(r"a\b")
     assert Like(Path(Part.VALUE, ("a",)), "x").escape is None
+
+
+@pytest.mark.parametrize(
+    ("condition", "row", "told"),
+    [
+        ("a < b", {"a": {}, "b": {}}, "is a record"),
+        ("a < b", {"a": [1], "b": ["x"]}, "is an array"),
+        ("a = b", {"a": {}, "b": {}}, "is a record"),
+        ("t >= TIMESTAMP '2026-01-01T00:00:00Z'", {"t": "0001-01-01T00:00:00+05:00"}, "between years 1 and 9999"),
+        ("t < u", {"t": "2026-01-01T00:00:00Z", "u": {}}, "is a text|is a record"),
+    ],
+)
+def test_values_that_cannot_be_compared_make_the_record_bad(condition: str, row: dict[str, Any], told: str) -> None:
+    (statement,) = parse(f"SELECT * FROM s WHERE {condition}")
+    accepts = compile_projection(statement).accepts
+    assert accepts is not None
+    with pytest.raises(ProjectionError, match=told):
+        accepts(Record(value=row))

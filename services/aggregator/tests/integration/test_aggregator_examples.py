@@ -70,7 +70,8 @@ class World:
         numbers = {"count": 2, "sum": 2 * mean, "mean": mean, "min": mean, "max": mean, "stddev": 0.0}
         times = {"window_start": start_ms, "window_end": start_ms + WINDOW_MS, "revision": revision}
         row = {"device_id": device_id, "metric": "temperature", **times, **numbers}
-        self.put(self.topics.output, "TemperatureAggregate", device_id, row, written_ms=start_ms + 2 * WINDOW_MS)
+        key = f"{device_id}|temperature|{start_ms}|{start_ms + WINDOW_MS}"
+        self.put(self.topics.output, "TemperatureAggregate", key, row, written_ms=start_ms + 2 * WINDOW_MS)
 
     def flush(self) -> None:
         assert self._producer.flush(60) == 0

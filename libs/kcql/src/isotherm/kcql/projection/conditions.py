@@ -49,6 +49,8 @@ _COMPARE: Mapping[str, Compare] = {
 }
 _OPPOSITE = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_ORDERED = frozenset({"boolean", "number", "text", "byte string"})
+"""Kinds of values that two fields can be compared by, beside times."""
 _EXACT_DOUBLE = 2**53
 _MICROSECONDS = 1_000
 """In a millisecond."""
@@ -185,6 +187,8 @@ def _comparison_of_fields(compare: Compare, left: Path, right: Path, schema: Sch
         if isinstance(one, datetime) or isinstance(other, datetime):
             return compare(_time_us(one, left), _time_us(other, right))
         kind = _kind(one)
+        if kind not in _ORDERED:
+            raise ProjectionError(write_path(left), f"is {_with_article(kind)}, which WHERE cannot compare")
         return compare(_comparable(one, kind, left), _comparable(other, kind, right))
 
     return test
@@ -250,9 +254,14 @@ def _kind(value: Any) -> str:
     return "byte string" if isinstance(value, bytes | bytearray) else type(value).__name__
 
 
+def _with_article(kind: str) -> str:
+    return f"{'an' if kind == 'array' else 'a'} {kind}"
+
+
 def _wrong_kind(found: str, wanted: str, path: Path, advice: str = "") -> ProjectionError:
-    article = "an" if found == "array" else "a"
-    return ProjectionError(write_path(path), f"is {article} {found}, and WHERE compares it with a {wanted}{advice}")
+    return ProjectionError(
+        write_path(path), f"is {_with_article(found)}, and WHERE compares it with a {wanted}{advice}"
+    )
 
 
 def _comparable(value: Any, kind: str, path: Path) -> Any:
@@ -286,7 +295,12 @@ def _time_us(value: Any, path: Path) -> int | float:
         except ValueError:
             raise ProjectionError(write_path(path), f"{value[:40]!r} is no time in ISO 8601") from None
     if isinstance(value, datetime):
-        return _epoch_us(value)
+        try:
+            return _epoch_us(value)
+        except OverflowError:
+            raise ProjectionError(
+                write_path(path), f"{value.isoformat()} is no time between years 1 and 9999"
+            ) from None
     if _kind(value) != "number":
         raise _wrong_kind(_kind(value), "time", path)
     return value * _MICROSECONDS  # type: ignore[no-any-return]  # a number
