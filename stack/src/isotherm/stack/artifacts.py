@@ -22,8 +22,14 @@ from pathlib import Path
 
 from isotherm.stack.java import find_java
 
-SETS = ("kafka", "registry", "elasticsearch", "cassandra", "hazelcast", "spark", "connect")
+SETS = (
+    *("kafka", "registry", "elasticsearch", "cassandra", "hazelcast", "spark", "connect"),
+    *("elasticsearch-9", "opensearch-3"),
+)
 """What the servers and Spark need; downloaded by setup."""
+
+LONG_SETS = ("opensearch-2",)
+"""A server that only long tests start; downloaded when it is first started."""
 
 BENCH_SETS = ("kafka-streams",)
 """Peers in benches; downloaded when a bench asks for them."""
@@ -104,7 +110,7 @@ class Artifacts:
     def _read_manifest(self, name: str) -> dict[str, str]:
         path = self._manifests / name / "sha256"
         if not path.exists():
-            known = ", ".join((*SETS, *BENCH_SETS, *DOCS_SETS))
+            known = ", ".join((*SETS, *LONG_SETS, *BENCH_SETS, *DOCS_SETS))
             raise ArtifactError(f"unknown set of artifacts {name!r}; known are {known}")
         return parse_manifest(path.read_text(encoding="ascii"))
 

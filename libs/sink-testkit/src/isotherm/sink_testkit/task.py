@@ -12,7 +12,8 @@ from typing import Any
 from isotherm.connector.config.files import from_mapping, group_of
 from isotherm.connector.config.validation import Validated
 from isotherm.connector.errors.dead_letters import DeadLetterQueue
-from isotherm.persisters.api.record import FailedRecord
+from isotherm.persisters.api.record import FailedRecord, Record
+from isotherm.persisters.api.row import Row
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.limits import BufferLimits
 from isotherm.persisters.buffers.partition_buffer import Partition
@@ -28,7 +29,7 @@ from isotherm.servicekit.lifecycle import Stop
 from isotherm.servicekit.settings import KafkaSettings
 from isotherm.sink_testkit.records import KitRegistry
 from isotherm.sink_testkit.steered_consumer import SteeredConsumer
-from isotherm.sink_testkit.watched_sink import WatchedSink
+from isotherm.sink_testkit.watched_sink import watched
 
 WRITERS = 4
 PATIENCE_S = 60.0
@@ -57,6 +58,9 @@ class Observer:
 
     def wrote(self, rows: int, seconds: float) -> None:
         """A write ended."""
+
+    def stored(self, rows: Sequence[Row], records: Sequence[Record]) -> None:
+        """The sink has taken rows."""
 
     def committed(self, seconds: float, failed: bool) -> None:
         """A commit ended."""
@@ -88,7 +92,7 @@ class Task:
             )
         )
         built = kind.load().build(self.config, AvroDecoder(schemas), WRITERS, lambda topic: f"id-of-{topic}")
-        self.sink = WatchedSink(built, on_written)
+        self.sink = watched(built, on_written)
         self.observer = Observer()
         self.failure: BaseException | None = None
         dead_letters = dead_letter_topic(self.config)

@@ -8,6 +8,7 @@ from isotherm.aggregator.kafka.broker import Broker, BrokerError
 from isotherm.aggregator.kafka.start_search import find_start, spark_offsets
 from isotherm.aggregator.kafka_clients import open_broker, open_output_producer
 from isotherm.aggregator.metrics import Metrics
+from isotherm.aggregator.recompute.service import corrections_beside
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
 from isotherm.aggregator.spark.devices_table import DevicesTable
@@ -134,11 +135,15 @@ class Aggregator:
                 self._status,
                 self._target,
             )
-            runner.run(windows, rejects, lambda: self._verify_topics(broker))
+            with corrections_beside(settings, spark.session, output_ids, self._metrics, self._is_halted):
+                runner.run(windows, rejects, lambda: self._verify_topics(broker))
         finally:
             pacer.release()
             spark.stop()
             _log.info("spark stopped")
+
+    def _is_halted(self) -> bool:
+        return self._status.halted is not None
 
     def _reads_backlog(self, batch_id: int) -> bool:
         """Return whether a backlog is read: this batch or the one before it is near the limit, or not known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from isotherm import kcql
 from isotherm.kcql.model import Part, Statement
@@ -12,12 +12,18 @@ from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.records.conventions import Conventions
-from isotherm.persisters.records.decoding import BAD_RECORD, AvroDecoder, Decode, DecodedValue
+from isotherm.persisters.records.decoded_value import Decode, DecodedValue
+from isotherm.persisters.records.decoding import BAD_RECORD, AvroDecoder
+from isotherm.persisters.records.derived_schemas import is_record
 from isotherm.persisters.records.fast_path import ProjectBatch, ProjectRecord, project_whole_batches, raw_values
 from isotherm.persisters.records.row_projection import TombstoneError, row_projection
+from isotherm.persisters.records.transforming import RecordTransforms
 from isotherm.servicekit.avro import RegistryUnavailableError, UnknownSchemaError, WireFormatError, WriterSchema
 
 _NO_VALUE = DecodedValue(None)
+_MOST_SCHEMAS = 1_000
+_MOST_TOPICS = 10_000
+"""Transforms make topics of what devices send; so many are remembered."""
 _NO_CONVENTIONS = Conventions()
 
 
@@ -42,6 +48,7 @@ class Projector:
         decode_key: Decode,
         conventions: Conventions = _NO_CONVENTIONS,
         clock_ms: Callable[[], float] = lambda: time.time() * 1000,
+        transforms: RecordTransforms | None = None,
     ) -> None:
         """`clock_ms` returns the time now in epoch milliseconds; it decides which records are expired."""
         self._statements = statements
@@ -49,7 +56,9 @@ class Projector:
         self._decode_key = decode_key
         self._conventions = conventions
         self._clock_ms = clock_ms
-        self._needs_key = any(_uses_key(statement) for statement in statements)
+        self._transforms = transforms
+        is_key_transformed = transforms is not None and transforms.uses_key
+        self._needs_key = is_key_transformed or any(_uses_key(statement) for statement in statements)
         self._by_topic: dict[str, _TopicProjections] = {}
 
     def __call__(self, record: Record) -> ProjectedRecord:
@@ -57,37 +66,59 @@ class Projector:
 
         Raises RegistryUnavailableError if its schema cannot be fetched now.
         """
-        of_topic = self._by_topic.get(record.topic)
-        if of_topic is None:
-            of_topic = self._by_topic[record.topic] = _TopicProjections(
-                [statement for statement in self._statements if statement.matches(record.topic)], {}, {}
-            )
-        if not of_topic.statements:
+        of_topic = self._by_topic.get(record.topic) or self._of(record.topic)
+        if not of_topic.statements and self._transforms is None:
             return ProjectedRecord(filtered="no_statement")
-        stage, reason = "VALUE_CONVERTER", "decode"
+        stage, reason, source = "VALUE_CONVERTER", "decode", record
         try:
-            value, writer = _NO_VALUE if record.value is None else self._decode_value(record.value)
+            value = _NO_VALUE if record.value is None else self._decode_value(record.value)
             stage = "KEY_CONVERTER"
-            key = self._decode_key(record.key).value if self._needs_key and record.key is not None else record.key
-            stage, reason = "TRANSFORMATION", "projection"
-            projections = of_topic.by_schema.get(None if writer is None else writer.schema_id)
-            if projections is None:
-                projections = self._compile(of_topic, writer)
-            rows = []
-            filtered = ""
-            for project in projections:
-                made = project(record, key, value)
-                if isinstance(made, str):
-                    filtered = filtered or made
-                else:
-                    rows.append(made)
+            decoded_key = self._decode_key(record.key) if self._needs_key and record.key is not None else None
+            key: Any = record.key if decoded_key is None else decoded_key.value
+            stage, reason = "TRANSFORMATION", "transform"
+            if self._transforms is not None:
+                transformed = self._transforms(record, decoded_key or DecodedValue(record.key), value)
+                if transformed is None:
+                    return ProjectedRecord(filtered="transform")
+                source, key, value = transformed
+                of_topic = self._of(source.topic)
+            reason = "projection"
+            rows, filtered = self._rows(of_topic, source, key, value)
         except RegistryUnavailableError:
             raise
         except BAD_RECORD as error:
             return ProjectedRecord(failed=FailedRecord(record, stage, _reason(error, reason), error))
-        if not rows:
-            return ProjectedRecord(filtered=filtered)
-        return ProjectedRecord(rows)
+        return ProjectedRecord(rows) if rows else ProjectedRecord(filtered=filtered)
+
+    def _rows(
+        self, of_topic: _TopicProjections, record: Record, key: Any, value: DecodedValue
+    ) -> tuple[list[Row], str]:
+        """Return the rows of a record, and why there are none."""
+        if not of_topic.statements:
+            return [], "no_statement"
+        writer = value.writer
+        projections = of_topic.by_schema.get(None if writer is None else writer.schema_id)
+        if projections is None:
+            if len(of_topic.by_schema) >= _MOST_SCHEMAS:
+                of_topic.by_schema.clear()
+            projections = self._compile(of_topic, writer)
+        rows, filtered = [], ""
+        for project in projections:
+            made = project(record, key, value.value)
+            if isinstance(made, str):
+                filtered = filtered or made
+            else:
+                rows.append(made)
+        return rows, filtered
+
+    def _of(self, topic: str) -> _TopicProjections:
+        of_topic = self._by_topic.get(topic)
+        if of_topic is None:
+            if len(self._by_topic) >= _MOST_TOPICS:
+                self._by_topic.clear()
+            statements = [statement for statement in self._statements if statement.matches(topic)]
+            of_topic = self._by_topic[topic] = _TopicProjections(statements, {}, {})
+        return of_topic
 
     def try_project_batch(self, records: Sequence[Record]) -> list[Row] | None:
         """Return the rows of records of one topic by the fast path; None if `__call__` has to look at each record.
@@ -98,6 +129,8 @@ class Projector:
         of_topic = self._by_topic.get(records[0].topic)
         decode = self._decode_value
         if of_topic is None or not of_topic.of_batches or not isinstance(decode, AvroDecoder):
+            return None
+        if self._transforms is not None:
             return None
         batch = decode.flat_batch(raw_values(records))
         if batch is None:
@@ -111,7 +144,8 @@ class Projector:
 
     def _compile(self, of_topic: _TopicProjections, writer: WriterSchema | None) -> list[ProjectRecord]:
         conventions, clock_ms = self._conventions, self._clock_ms
-        plans = [compile_plan(one, writer, conventions.pk_separator) for one in of_topic.statements]
+        known = writer if writer is None or is_record(writer) else None
+        plans = [compile_plan(one, known, conventions.pk_separator) for one in of_topic.statements]
         projections = [row_projection(plan, conventions, clock_ms) for plan in plans]
         schema_id = None if writer is None else writer.schema_id
         of_topic.by_schema[schema_id] = projections
