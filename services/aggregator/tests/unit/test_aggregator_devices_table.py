@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.checkpoint.objects import LocalObjects
 from isotherm.aggregator.kafka.broker import Broker
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import devices_table
@@ -49,12 +50,11 @@ class Topic:
 
 
 def test_devices_that_could_not_be_read_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, topic = CheckpointFolder(tmp_path), Topic()
-    folder.create()
+    folder, topic = CheckpointFolder(LocalObjects(tmp_path)), Topic()
     moved: list[tuple[str | None, ...]] = [("d1", "north")]
     tables: list[Any] = [Table([("d1", "south")]), Table(moved, ConnectionError("Kafka is gone")), Table(moved)]
     monkeypatch.setattr(devices_table, "read_devices", lambda *_arguments: tables.pop(0))
-    settings = AggregatorSettings(checkpoint_dir=tmp_path, jars_dir=tmp_path)
+    settings = AggregatorSettings(checkpoint_dir=str(tmp_path), jars_dir=tmp_path)
     devices = DevicesTable(settings, {}, cast(Broker, topic), cast(SchemaRegistry, None), folder)
     assert devices.attributes_as_of(NO_SPARK, 1) == {"d1": ("south",)}
     topic.end = 2

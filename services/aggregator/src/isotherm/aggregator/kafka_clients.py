@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from collections.abc import Callable
 from functools import partial
+from uuid import uuid4
 
 from isotherm.aggregator.kafka.broker import REQUEST_TIMEOUT_S, Broker
+from isotherm.aggregator.kafka.clock_topic import Clock
 from isotherm.aggregator.kafka.output_producer import OutputProducer
+from isotherm.aggregator.kafka.writer_lease import SESSION_S, WriterLease
+from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 
@@ -33,3 +40,22 @@ def open_output_producer(settings: KafkaSettings) -> OutputProducer:
     """Return the driver's own sender of the output, beside Spark's. It connects when it sends for the first time."""
     client_id = f"{_CLIENT_ID}-windows"
     return OutputProducer(partial(clients.producer, settings, client_id, delivery_timeout_ms=_DELIVERY_TIMEOUT_MS))
+
+
+def open_clock(settings: AggregatorSettings) -> Clock:
+    """Return the sender of ticks. It connects when it sends for the first time."""
+    client_id = f"{_CLIENT_ID}-ticks"
+    make_producer = partial(clients.producer, settings.kafka, client_id, delivery_timeout_ms=_DELIVERY_TIMEOUT_MS)
+    return Clock(settings.clock_topic, OutputProducer(make_producer))
+
+
+def open_lease(settings: AggregatorSettings, end_writing: Callable[[], None]) -> WriterLease:
+    """Return the lease of the aggregators of one name; `end_writing` kills what still writes after its loss."""
+    consumer = clients.consumer(
+        settings.kafka,
+        f"{_CLIENT_ID}-lease",
+        settings.writers_group,
+        session_timeout_ms=round(SESSION_S * 1000),
+    )
+    holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+    return WriterLease(consumer, settings.clock_topic, holder, end_writing)

@@ -1,18 +1,36 @@
-"""The composition root of the aggregator: lock the checkpoint, wait for servers, start Spark, run, stop."""
+"""The composition root of the aggregator: wait for servers and for the lease, start Spark, run, stop."""
 
 from __future__ import annotations
 
-from isotherm.aggregator.checkpoint.folder import CheckpointFolder, CheckpointMismatchError, fingerprint
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from isotherm.aggregator.checkpoint.folder import (
+    REJECTS,
+    WINDOWS,
+    CheckpointFolder,
+    CheckpointMismatchError,
+    fingerprint,
+)
+from isotherm.aggregator.checkpoint.plans import planned_records
 from isotherm.aggregator.checkpoint.writer_schema_cache import WriterSchemaCache
+from isotherm.aggregator.checkpoint_location import local_folder
 from isotherm.aggregator.kafka.broker import Broker, BrokerError
 from isotherm.aggregator.kafka.start_search import find_start, spark_offsets
-from isotherm.aggregator.kafka_clients import open_broker, open_output_producer
+from isotherm.aggregator.kafka.writer_lease import LeaseLostError, WriterLease
+from isotherm.aggregator.kafka_clients import open_broker, open_clock, open_lease, open_output_producer
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
 from isotherm.aggregator.spark.devices_table import DevicesTable
+from isotherm.aggregator.spark.hadoop_objects import open_objects
 from isotherm.aggregator.spark.kafka_options import java_options, redacted
-from isotherm.aggregator.spark.queries import REJECTS, WINDOWS, Queries
+from isotherm.aggregator.spark.queries import Queries
+from isotherm.aggregator.spark.query_plans import QueryPlans
 from isotherm.aggregator.spark.window_sink import WindowSink, output_schema_ids
 from isotherm.aggregator.status import Status
 from isotherm.aggregator.supervision.batch_pacer import BatchPacer, hold_ms
@@ -39,7 +57,8 @@ class Aggregator:
         session.verify(settings)
         self._settings = settings
         self._kafka_options = java_options(settings.kafka)
-        self._folder = CheckpointFolder(settings.checkpoint_dir)
+        self._plans: QueryPlans | None = None
+        self._spark: session.Spark | None = None
         self._health = Health()
         self._metrics = Metrics()
         self._status = Status(self._health, self._metrics)
@@ -55,6 +74,9 @@ class Aggregator:
             with reported(self._reporter()):
                 return self._run(ServerWait(stop, self._health))
         except QueryFailedError:
+            return Exit.FAILED
+        except LeaseLostError as error:
+            _log.error("ending: another aggregator of this name may write", reason=str(error))
             return Exit.FAILED
         except CheckpointMismatchError as error:
             raise SettingsError([f"checkpoint_dir: {error}"]) from error
@@ -75,81 +97,137 @@ class Aggregator:
         )
 
     def _run(self, wait: ServerWait) -> int:
-        settings, folder = self._settings, self._folder
-        try:
-            folder.create()
-            lock = wait.until("checkpoint", folder.lock)
-        except OSError as error:
-            raise SettingsError([f"checkpoint_dir: {str(folder.folder)!r} cannot be used: {error}"]) from error
-        except StopRequestedError:
-            return Exit.OK
+        settings = self._settings
         broker, registry = open_broker(settings.kafka), SchemaRegistry(settings.registry)
+        lease = open_lease(settings, self._end_writing)
         try:
-            self._run_queries(wait, broker, registry, lock)
+            self._metrics.standstill.begin()
+            wait.until("kafka", lambda: broker.ensure_clock_topic(settings.clock_topic))
+            lease.start()
+            wait.for_lease(lambda: lease.is_assigned, lease.reason)
+            wait.until("kafka", lambda: self._verify_topics(broker))
+            with self._work_folder() as folder:
+                self._run_spark(wait, broker, registry, lease, folder)
         except StopRequestedError:
             _log.info("stopped before the queries were started")
         finally:
+            # After everything that writes has ended: another aggregator of this name begins at once.
+            lease.close()
             broker.close()
             registry.close()
         return Exit.OK
 
-    def _run_queries(self, wait: ServerWait, broker: Broker, registry: SchemaRegistry, lock: int) -> None:
-        settings, folder = self._settings, self._folder
-        self._metrics.standstill.begin()
-        wait.until("kafka", lambda: self._verify_topics(broker))
-        start = wait.until("kafka", lambda: self._start_position(broker))
-        schemas = WriterSchemaCache(registry, folder)
-        output_ids = wait.until("registry", lambda: self._look_up_schemas(broker, registry, schemas))
-        pacer = BatchPacer(_hold_ms(settings), self._reads_backlog)
-        spark = session.Spark(settings, folder.spark, lock)
-        _log.info("spark started", jvm_pid=spark.jvm_pid, master=spark.session.sparkContext.master)
+    @contextmanager
+    def _work_folder(self) -> Iterator[Path]:
+        """Make the folder of Spark's temporary files. Raises SettingsError."""
+        given = self._settings.work_dir
+        folder = given or local_folder(self._settings.checkpoint_dir)
+        if folder is None:
+            with tempfile.TemporaryDirectory(prefix="isotherm-aggregator-", ignore_cleanup_errors=True) as made:
+                yield Path(made) / "spark"
+            return
         try:
-            spark.when_jvm_ends(wait.request_stop, settings.shutdown_timeout_ms / 1000)
-            wait.until("checkpoint", lambda: spark.hold(folder.jvm_lock))
-            devices = DevicesTable(settings, self._kafka_options, broker, registry, folder)
-            sink = WindowSink(
-                settings,
-                self._kafka_options,
-                output_ids,
-                folder,
-                devices,
-                self._metrics,
-                open_output_producer(settings.kafka),
-                lambda batch_id: windows.open_windows_before(batch_id),
-                start.complete_after_ms,
-            )
-            starting_offsets = wait.until("kafka", lambda: spark_offsets(start, broker, broker.input_topics(settings)))
-            queries = Queries(spark.session, settings, self._kafka_options, folder, pacer.paced(sink), starting_offsets)
-            windows = SupervisedQuery(WINDOWS, lambda: queries.start_windows(schemas.ids), self._redact, pacer)
-            rejects = SupervisedQuery(REJECTS, lambda: queries.start_rejects(schemas.ids), self._redact)
-            runner = QueryRunner(
-                settings,
-                broker,
-                schemas,
-                folder,
-                WatermarkAdvancer(settings, folder, broker, schemas, hurry=pacer.hurry),
-                self._health,
-                self._metrics,
-                wait,
-                self._status,
-                self._target,
-            )
-            runner.run(windows, rejects, lambda: self._verify_topics(broker))
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            key = "checkpoint_dir" if given is None else "work_dir"
+            raise SettingsError([f"{key}: {str(folder)!r} cannot be used: {error}"]) from error
+        yield folder.absolute() / "spark"
+
+    def _end_writing(self) -> None:
+        if self._spark is not None:
+            self._spark.kill()
+
+    def _run_spark(
+        self, wait: ServerWait, broker: Broker, registry: SchemaRegistry, lease: WriterLease, folder: Path
+    ) -> None:
+        spark = self._spark = session.Spark(self._settings, folder)
+        _log.info("spark started", jvm_pid=spark.jvm_pid, master=spark.session.sparkContext.master)
+        pacer = BatchPacer(_hold_ms(self._settings), self._reads_backlog)
+        try:
+            spark.when_jvm_ends(wait.request_stop, self._settings.shutdown_timeout_ms / 1000)
+            wait.for_lease(lambda: lease.is_held, lease.reason)
+            self._run_queries(wait, broker, registry, lease, spark, pacer)
         finally:
             pacer.release()
             spark.stop()
+            self._spark = None
             _log.info("spark stopped")
+
+    def _run_queries(
+        self,
+        wait: ServerWait,
+        broker: Broker,
+        registry: SchemaRegistry,
+        lease: WriterLease,
+        spark: session.Spark,
+        pacer: BatchPacer,
+    ) -> None:
+        settings = self._settings
+        folder = CheckpointFolder(
+            wait.until("checkpoint", lambda: open_objects(spark.session, settings.checkpoint_dir))
+        )
+
+        def verify() -> None:
+            topics = self._verify_topics(broker)
+            clock_id = broker.topic_ids([settings.clock_topic])[settings.clock_topic]
+            folder.verify(fingerprint(settings, broker.cluster_id(), topics, clock_id))
+            broker.ensure_dead_letter_topic(settings.dead_letter_topic)
+
+        wait.until("checkpoint", verify)
+        plans = {name: QueryPlans(spark.session, folder.query(name)) for name in (WINDOWS, REJECTS)}
+        self._plans = plans[WINDOWS]
+        start = wait.until("kafka", lambda: self._start_position(broker, folder, list(plans.values())))
+        schemas = WriterSchemaCache(registry, folder)
+        output_ids = wait.until("registry", lambda: self._look_up_schemas(broker, registry, schemas))
+        sink = WindowSink(
+            settings,
+            self._kafka_options,
+            output_ids,
+            plans[WINDOWS],
+            DevicesTable(settings, self._kafka_options, broker, registry, folder),
+            self._metrics,
+            open_output_producer(settings.kafka),
+            lambda batch_id: windows.open_windows_before(batch_id),
+            start.complete_after_ms,
+        )
+
+        def write(finished: DataFrame, batch_id: int) -> bool:
+            lease.verify()
+            return sink(finished, batch_id)
+
+        offsets = wait.until("kafka", lambda: spark_offsets(start, broker, broker.input_topics(settings)))
+        queries = Queries(spark.session, settings, self._kafka_options, folder, pacer.paced(write), offsets)
+        windows = SupervisedQuery(
+            WINDOWS, lambda: queries.start_windows(schemas.ids), plans[WINDOWS], start.offsets, self._redact, pacer
+        )
+        rejects = SupervisedQuery(
+            REJECTS, lambda: queries.start_rejects(schemas.ids), plans[REJECTS], start.offsets, self._redact
+        )
+        runner = QueryRunner(
+            settings,
+            broker,
+            schemas,
+            lease,
+            WatermarkAdvancer(settings, plans[WINDOWS], open_clock(settings), broker, schemas, hurry=pacer.hurry),
+            self._health,
+            self._metrics,
+            wait,
+            self._status,
+            self._target,
+        )
+        runner.run(windows, rejects, verify)
 
     def _reads_backlog(self, batch_id: int) -> bool:
         """Return whether a backlog is read: this batch or the one before it is near the limit, or not known."""
-        sizes = [self._folder.planned_records(number) for number in (batch_id - 1, batch_id)]
+        plans = self._plans
+        sizes = [None if plans is None else planned_records(plans, number) for number in (batch_id - 1, batch_id)]
         return any(size is None or size * 2 >= self._settings.max_offsets_per_trigger for size in sizes)
 
     def _redact(self, text: str) -> str:
         return redacted(text, self._kafka_options)
 
-    def _verify_topics(self, broker: Broker) -> None:
-        """Verify that the topics exist and belong to the checkpoint. Raises BrokerError, CheckpointMismatchError."""
+    def _verify_topics(self, broker: Broker) -> dict[str, str]:
+        """Verify that the topics exist; return the ids of those of the input. Raises BrokerError."""
         settings = self._settings
         others = [settings.output_topic, settings.late_topic]
         if settings.group_attributes:
@@ -157,8 +235,7 @@ class Aggregator:
         broker.topic_ids(others)
         topics = broker.topic_ids(broker.input_topics(settings))
         self._verify_timestamps(broker, list(topics))
-        self._folder.verify(fingerprint(settings, broker.cluster_id(), topics))
-        broker.ensure_dead_letter_topic(settings.dead_letter_topic)
+        return topics
 
     def _verify_timestamps(self, broker: Broker, topics: list[str]) -> None:
         """Raise BrokerError when a topic lacks append times, unless the settings allow that."""
@@ -177,16 +254,16 @@ class Aggregator:
             topics=untimed,
         )
 
-    def _start_position(self, broker: Broker) -> StartPosition:
-        """Return where the checkpoint begins; find and store it at the first start.
+    def _start_position(self, broker: Broker, folder: CheckpointFolder, plans: Sequence[QueryPlans]) -> StartPosition:
+        """Return where the checkpoint begins; find and store it while no query has planned a batch.
 
         Raises BrokerError and SettingsError.
         """
-        begun = self._folder.load_start()
-        if begun is not None:
+        begun = folder.load_start()
+        if begun is not None and any(query.newest() >= 0 for query in plans):
             return begun
         start = find_start(self._settings, broker, broker.input_topics(self._settings))
-        self._folder.save_start(start)
+        folder.save_start(start)
         return start
 
     def _look_up_schemas(self, broker: Broker, registry: SchemaRegistry, schemas: WriterSchemaCache) -> tuple[int, int]:

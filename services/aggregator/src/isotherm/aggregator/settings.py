@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from isotherm.aggregator import checkpoint_location
 from isotherm.aggregator.watermark import start_position
 from isotherm.aggregator.watermark.timeliness import Timeliness
 from isotherm.servicekit.settings import ServiceSettings, Settings
@@ -55,9 +57,10 @@ class AggregatorSettings(ServiceSettings):
 
     name: str = Field(
         "aggregator",
-        min_length=1,
-        description="Name on the control topics: status is reported, and target states are followed, under it. Each "
-        "aggregator needs a name of its own.",
+        pattern=r"^[A-Za-z0-9._-]{1,200}$",
+        description="Name of the aggregator. Its consumer group is `isotherm-<name>`, its clock's topic "
+        "`<name>.clock`; status and target state are under it. Of several processes with one name Kafka lets one write, "
+        "and the others wait. A checkpoint belongs to one name.",
     )
     input_topics: list[str] = Field(["thermostat.data"], min_length=1, description="Topics with readings.")
     input_pattern: str = Field(
@@ -134,7 +137,16 @@ class AggregatorSettings(ServiceSettings):
         description="Finish windows while no reading comes, too. Switch it off to replay old readings into the input "
         "topic while the service runs.",
     )
-    checkpoint_dir: Path = Field(description="Folder of the checkpoint, on a disk that survives a restart.")
+    checkpoint_dir: str = Field(
+        description="Folder of the checkpoint: a path of this machine, or a URI of any file system that Hadoop "
+        "reaches, `s3a://bucket/folder`, `hdfs://host:8020/folder`, `abfs://...`, `gs://...`. It must survive a "
+        "restart, and on a cluster every executor must reach it."
+    )
+    work_dir: Path | None = Field(
+        None,
+        description="Folder of this machine for Spark's temporary files, emptied at the start. Empty: `spark` in "
+        "`checkpoint_dir` if that is on this machine, else a new folder among the system's temporary files.",
+    )
     jars_dir: Path | None = Field(
         None,
         description="Folder with Spark's Kafka and Avro jars, for `run`. Empty: Spark has them, or it fetches them "
@@ -147,6 +159,11 @@ class AggregatorSettings(ServiceSettings):
         if self.slide_ms is not None and self.slide_ms > self.window_ms:
             raise ValueError(f"slide_ms {self.slide_ms} leaves gaps between windows of window_ms {self.window_ms}")
         return self
+
+    @field_validator("checkpoint_dir", mode="before")
+    @classmethod
+    def _checkpoint_is_a_location(cls, given: object) -> str:
+        return checkpoint_location.normalized(os.fspath(given) if isinstance(given, Path) else str(given))
 
     @field_validator("start_from")
     @classmethod
@@ -173,7 +190,14 @@ class AggregatorSettings(ServiceSettings):
     def _input_excludes_own_topics(self) -> Self:
         if self.input_pattern and "input_topics" in self.model_fields_set:
             raise ValueError("give either input_topics or input_pattern, not both")
-        others = (self.output_topic, self.grouped_topic, self.late_topic, self.dead_letter_topic, self.devices_topic)
+        others = (
+            self.output_topic,
+            self.grouped_topic,
+            self.late_topic,
+            self.dead_letter_topic,
+            self.devices_topic,
+            self.clock_topic,
+        )
         for topic in others:
             if self.reads(topic):
                 key = "input_pattern" if self.input_pattern else "input_topics"
@@ -193,6 +217,16 @@ class AggregatorSettings(ServiceSettings):
             # Spark looks for a match anywhere in the name.
             return {"subscribePattern": f"^(?:{self.input_pattern})$"}
         return {"subscribe": ",".join(self.input_topics)}
+
+    @property
+    def clock_topic(self) -> str:
+        """Return the topic of the clock. Who is assigned its partition may write the checkpoint."""
+        return f"{self.name}.clock"
+
+    @property
+    def writers_group(self) -> str:
+        """Return the consumer group of the aggregators of this name, of which one writes."""
+        return f"isotherm-{self.name}"
 
     @property
     def watermark_delay_ms(self) -> int:

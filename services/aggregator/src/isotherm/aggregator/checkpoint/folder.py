@@ -1,79 +1,49 @@
-"""The checkpoint folder: its lock, its fingerprint, and the service's own files beside Spark's."""
+"""What the service itself keeps in the checkpoint: a fingerprint, the start, schema ids, and positions of devices."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from isotherm.aggregator.checkpoint import offset_log
-from isotherm.aggregator.checkpoint.offset_log import PlannedBatch
+from isotherm.aggregator.checkpoint.objects import CheckpointObjects
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
-from isotherm.aggregator.offsets import Partition, by_partition, by_topic
+from isotherm.aggregator.offsets import by_partition, by_topic
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.watermark.start_position import StartPosition
 
-_LAYOUT_VERSION = 1
+WINDOWS = "windows"
+REJECTS = "rejects"
+"""The folders of the checkpoints of Spark's two queries, and the queries' names."""
+
+_LAYOUT_VERSION = 2
+_LAYOUT = "layout"
 _MAX_SNAPSHOTS = 10
 _TOPICS = "input topic ids"
 _PATTERN = "input pattern"
-_PUBLISH_DELAY = "read_slack_ms"
-"""The fingerprint's key for the setting `max_publish_delay_ms`: the former name of the setting, as stored before."""
-_SETTING_OF = {_PUBLISH_DELAY: "max_publish_delay_ms"}
+_FINGERPRINT, _SCHEMA_IDS, _START, _DEVICES = "fingerprint.json", "schema-ids.json", "start.json", "devices"
+_REMEDY = (
+    "Restore the old values, or begin anew with another checkpoint_dir: docs/how-to/change-the-aggregator.md says how "
+    "to do that while the service runs, without a missing, doubled or partial window."
+)
 
 
 class CheckpointMismatchError(Exception):
     """The checkpoint was written with another configuration, or for other topics."""
 
 
-class CheckpointHeldError(Exception):
-    """Another process holds the lock of the checkpoint folder."""
-
-
 class CheckpointFolder:
-    """The checkpoint folder of one aggregator.
+    """The checkpoint of one aggregator. Every method raises CheckpointUnavailableError.
 
-    `windows/` and `rejects/` are the checkpoints of Spark's two queries. `clock/` is the file source of the ticks.
-    `spark/` holds Spark's temporary files.
+    `windows/` and `rejects/` are the checkpoints of Spark's two queries, which Spark alone writes and reads.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder.absolute()
-        self.windows = self.folder / "windows"
-        self.rejects = self.folder / "rejects"
-        self.clock = self.folder / "clock"
-        self.spark = self.folder / "spark"
-        self.jvm_lock = self.folder / "jvm.lock"
-        self._fingerprint = self.folder / "fingerprint.json"
-        self._schema_ids = self.folder / "schema-ids.json"
-        self._start = self.folder / "start.json"
-        self._devices = self.folder / "devices"
+    def __init__(self, objects: CheckpointObjects) -> None:
+        self._objects = objects
 
-    def create(self) -> None:
-        """Create the folders that are missing."""
-        for folder in (self.folder, self.clock, self._devices):
-            folder.mkdir(parents=True, exist_ok=True)
-
-    def lock(self) -> int:
-        """Lock the folder for this process and for every process that inherits the returned descriptor.
-
-        The lock belongs to the open file, not to the process (flock(2)). Spark's JVM inherits the descriptor, so the
-        folder stays locked until the JVM of a killed aggregator has ended, too.
-
-        Raises CheckpointHeldError.
-        """
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise CheckpointHeldError(
-                f"another aggregator, or the JVM of one that was killed, still holds {self.folder}"
-            ) from None
-        return descriptor
+    def query(self, name: str) -> str:
+        """Return the folder of a query's checkpoint (WINDOWS or REJECTS), as a URI of Hadoop."""
+        return f"{self._objects.location}/{name}"
 
     def verify(self, fingerprint: Mapping[str, Any]) -> None:
         """Compare the fingerprint with the stored one; store it when there is none.
@@ -81,47 +51,47 @@ class CheckpointFolder:
         Topics that match the input pattern since then are added to the stored fingerprint. Raises
         CheckpointMismatchError naming every difference and the remedy.
         """
-        if not self._fingerprint.exists():
-            if self.windows.exists() or self.rejects.exists():
+        written = self._load(_FINGERPRINT)
+        location = self._objects.location
+        if written is None:
+            if {WINDOWS, REJECTS} & set(self._objects.names()):
                 raise CheckpointMismatchError(
-                    f"{self.folder} holds a checkpoint without fingerprint.json, so its configuration is not known; "
+                    f"{location} holds a checkpoint without {_FINGERPRINT}, so its configuration is not known; "
                     "use another checkpoint_dir"
                 )
-            _replace(self._fingerprint, dict(fingerprint))
+            self._save(_FINGERPRINT, fingerprint)
             return
-        written = json.loads(self._fingerprint.read_text(encoding="utf-8"))
+        if written.get(_LAYOUT) != fingerprint[_LAYOUT]:
+            raise CheckpointMismatchError(
+                f"the checkpoint in {location} is of another release (layout {written.get(_LAYOUT)}, this release has "
+                f"{fingerprint[_LAYOUT]}). {_REMEDY}"
+            )
         joined = {}
         if _PATTERN in fingerprint:
             # A query that reads by a pattern accepts new topics, but not the removal of a topic.
             joined = {name: id_ for name, id_ in fingerprint[_TOPICS].items() if name not in written[_TOPICS]}
             written[_TOPICS].update(joined)
-        # Checkpoints of releases without this limit lack the key.
-        adopted = _PUBLISH_DELAY not in written
-        written.setdefault(_PUBLISH_DELAY, fingerprint[_PUBLISH_DELAY])
         differences = [
-            f"{_SETTING_OF.get(key, key)}: the checkpoint has {written.get(key)!r}, the configuration has "
-            f"{fingerprint.get(key)!r}"
+            f"{key}: the checkpoint has {written.get(key)!r}, the configuration has {fingerprint.get(key)!r}"
             for key in sorted({*written, *fingerprint})
             if written.get(key) != fingerprint.get(key)
         ]
         if differences:
             raise CheckpointMismatchError(
-                f"the checkpoint in {self.folder} was written with another configuration:\n  "
+                f"the checkpoint in {location} was written with another configuration:\n  "
                 + "\n  ".join(differences)
-                + "\nRestore the old values, or begin anew with another checkpoint_dir: the service then reads the "
-                "input topics from `start_from` on, and publishes the windows whose readings are all there again, with "
-                "a higher revision and without the corrections of `recompute`."
+                + f"\n{_REMEDY}"
             )
-        if joined or adopted:
-            _replace(self._fingerprint, written)
+        if joined:
+            self._save(_FINGERPRINT, written)
 
     def load_schema_ids(self) -> SchemaIds:
         """Return the schema ids that earlier runs learned, so that every run decides about a record alike."""
-        if not self._schema_ids.exists():
+        stored = self._load(_SCHEMA_IDS)
+        if stored is None:
             return SchemaIds()
-        stored = json.loads(self._schema_ids.read_text(encoding="utf-8"))
         known = {int(schema_id): text for schema_id, text in stored["known"].items()}
-        known_since = {int(schema_id): by_partition(offsets) for schema_id, offsets in stored.get("since", {}).items()}
+        known_since = {int(schema_id): by_partition(offsets) for schema_id, offsets in stored["since"].items()}
         return SchemaIds(known, frozenset(stored["unknown"]), stored["closed"], known_since)
 
     def save_schema_ids(self, ids: SchemaIds) -> None:
@@ -129,96 +99,59 @@ class CheckpointFolder:
         known = {str(schema_id): text for schema_id, text in sorted(ids.known.items())}
         since = {str(schema_id): by_topic(offsets) for schema_id, offsets in sorted(ids.known_since.items())}
         content = {"known": known, "unknown": sorted(ids.unknown), "closed": ids.closed, "since": since}
-        _replace(self._schema_ids, content)
+        self._save(_SCHEMA_IDS, content)
 
     def load_start(self) -> StartPosition | None:
-        """Return where this checkpoint has begun; None while no query has planned a batch, so that it can be chosen.
-
-        A checkpoint of a release that did not store its start began at the first record of every partition.
-        """
-        if self.last_planned_batch() < 0 and offset_log.newest_batch(self.rejects) < 0:
+        """Return where this checkpoint begins; None before the first `save_start`."""
+        stored = self._load(_START)
+        if stored is None:
             return None
-        if not self._start.exists():
-            return StartPosition()
-        stored = json.loads(self._start.read_text(encoding="utf-8"))
         return StartPosition(by_partition(stored["offsets"]), stored["complete_after_ms"])
 
     def save_start(self, start: StartPosition) -> None:
         """Store where the checkpoint begins. Call this before a query is started."""
-        _replace(self._start, {"offsets": by_topic(start.offsets), "complete_after_ms": start.complete_after_ms})
+        self._save(_START, {"offsets": by_topic(start.offsets), "complete_after_ms": start.complete_after_ms})
 
     def devices_snapshot(self, batch_id: int) -> dict[str, int] | None:
         """Return the end offsets (by partition number) of the devices that a batch was joined with; None at first.
 
-        A snapshot without an offset for each partition, which earlier versions stored when a leader did not answer,
-        counts as none: Spark cannot read it, so no batch was joined with it.
+        A snapshot without an offset for each partition, which is stored when a leader does not answer, counts as none:
+        Spark cannot read it, so no batch was joined with it.
         """
-        path = self._devices / f"{batch_id}.json"
-        if not path.exists():
-            return None
-        offsets: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
-        return offsets if all(offset >= 0 for offset in offsets.values()) else None
+        offsets = self._load(f"{_DEVICES}/{batch_id}.json")
+        return offsets if offsets is not None and all(offset >= 0 for offset in offsets.values()) else None
 
     def save_devices_snapshot(self, batch_id: int, end_offsets: Mapping[str, int]) -> None:
         """Store the end offsets, so that the batch is joined with the same devices when it is run again."""
-        _replace(self._devices / f"{batch_id}.json", dict(end_offsets))
-        for old in sorted(self._devices.glob("*.json"), key=lambda path: int(path.stem))[:-_MAX_SNAPSHOTS]:
-            old.unlink()
+        self._save(f"{_DEVICES}/{batch_id}.json", end_offsets)
+        numbers = sorted(int(name.removesuffix(".json")) for name in self._objects.names(_DEVICES))
+        for old in numbers[:-_MAX_SNAPSHOTS]:
+            self._objects.delete(f"{_DEVICES}/{old}.json")
 
-    def last_planned_batch(self) -> int:
-        """Return the number of the windowed query's newest batch, which may still run; -1 before the first."""
-        return offset_log.newest_batch(self.windows)
-
-    def last_plan(self) -> tuple[int, dict[Partition, int]] | None:
-        """Return the number of the windowed query's newest batch, and its end offset in every input partition.
-
-        None before the first batch.
-        """
-        return offset_log.newest_plan(self.windows)
-
-    def planned_batch(self, batch_id: int) -> PlannedBatch | None:
-        """Return what Spark decided about a batch of the windowed query; None when it is not known any more."""
-        return offset_log.planned_batch(self.windows, batch_id)
-
-    def planned_records(self, batch_id: int) -> int | None:
-        """Return by how many offsets a batch of the windowed query goes on in Kafka; None when that is not known."""
-        batch, before = self.planned_batch(batch_id), self.planned_batch(batch_id - 1)
-        if batch is None or before is None or batch.ends is None or before.ends is None:
+    def _load(self, name: str) -> dict[str, Any] | None:
+        content = self._objects.read(name)
+        if content is None:
             return None
-        return sum(end - before.ends.get(partition, 0) for partition, end in batch.ends.items())
+        loaded: dict[str, Any] = json.loads(content)
+        return loaded
 
-    def read_to(self, query: str) -> dict[Partition, int]:
-        """Return the end offsets of a query's newest plan, or its start offsets before the first plan."""
-        plan = offset_log.newest_plan(self.folder / query)
-        if plan is not None or not self._start.exists():
-            return {} if plan is None else plan[1]
-        return by_partition(json.loads(self._start.read_text(encoding="utf-8"))["offsets"])
-
-    def planned_by_any(self) -> dict[Partition, int]:
-        """Return the larger end offset of both queries' newest plans, by partition. No query has read further."""
-        furthest: dict[Partition, int] = {}
-        for query in (self.windows, self.rejects):
-            plan = offset_log.newest_plan(query)
-            for partition, end in ({} if plan is None else plan[1]).items():
-                furthest[partition] = max(end, furthest.get(partition, 0))
-        return furthest
-
-    def tick(self, event_time_ms: int) -> None:
-        """Write a tick for the windowed query, whose clock source reads the files in `clock/`."""
-        # Spark skips names with a leading dot, so it never reads half a file.
-        hidden = self.clock / f".{event_time_ms}"
-        hidden.write_text(f"{event_time_ms}\n", encoding="ascii")
-        hidden.rename(self.clock / f"{event_time_ms}")
+    def _save(self, name: str, content: Mapping[str, Any]) -> None:
+        self._objects.write(name, json.dumps(dict(content), indent=1).encode())
 
 
-def fingerprint(settings: AggregatorSettings, cluster_id: str, topic_ids: Mapping[str, str]) -> dict[str, Any]:
+def fingerprint(
+    settings: AggregatorSettings, cluster_id: str, topic_ids: Mapping[str, str], clock_topic_id: str
+) -> dict[str, Any]:
     """Return everything that a checkpoint depends on.
 
-    A change would decide differently about records that were read before, or give open windows another meaning.
+    A change would decide differently about records that were read before, or give open windows another meaning. The
+    name is part of it because Kafka lets one aggregator of a name write (`isotherm.aggregator.kafka.writer_lease`).
     """
     return {
-        "layout": _LAYOUT_VERSION,
+        _LAYOUT: _LAYOUT_VERSION,
+        "name": settings.name,
         "kafka cluster id": cluster_id,
+        "clock topic id": clock_topic_id,
         _TOPICS: dict(topic_ids),
         **({_PATTERN: settings.input_pattern} if settings.input_pattern else {}),
         "window_ms": settings.window_ms,
@@ -226,22 +159,7 @@ def fingerprint(settings: AggregatorSettings, cluster_id: str, topic_ids: Mappin
         "grouping keys": ["device_id", "metric"],
         "allowed_lateness_ms": settings.allowed_lateness_ms,
         "max_skew_ms": settings.max_skew_ms,
-        _PUBLISH_DELAY: settings.max_publish_delay_ms,
+        "max_publish_delay_ms": settings.max_publish_delay_ms,
         "shuffle_partitions": settings.shuffle_partitions,
         "state store": settings.spark.properties.get("spark.sql.streaming.stateStore.providerClass", "default"),
     }
-
-
-def _replace(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a file atomically; the old or the new content survives a power loss."""
-    hidden = path.with_name(f".{path.name}")
-    with hidden.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    hidden.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

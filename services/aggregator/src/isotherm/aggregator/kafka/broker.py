@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     AdminClient,
     ConfigResource,
     ListOffsetsResultInfo,
+    NewTopic,
     OffsetSpec,
     ResourceType,
 )
@@ -33,6 +34,8 @@ from isotherm.servicekit.kafka.offsets import list_offsets
 REQUEST_TIMEOUT_S = 5.0
 """How long the service waits for one answer. It asks again, and goes on with its other work meanwhile."""
 _TIMESTAMP_TYPE = "message.timestamp.type"
+_CLOCK_CONFIG = {"cleanup.policy": "compact", "segment.ms": "3600000", "min.cleanable.dirty.ratio": "0.1"}
+"""The newest tick stays, and the topic does not grow. No offset that a batch has planned is ever cut off."""
 _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Java's client, and so Spark, does not list these topics."""
 
@@ -100,6 +103,16 @@ class Broker:
             ensure_topic(self._admin, topic)
         except KafkaException as failure:
             raise BrokerError(f"dead-letter topic {topic} cannot be created: {reason_of(failure)}") from failure
+
+    def ensure_clock_topic(self, topic: str) -> None:
+        """Create the topic of the clock, with one partition, unless it exists. Raises BrokerError."""
+        new = NewTopic(topic, num_partitions=1, replication_factor=-1, config=_CLOCK_CONFIG)
+        try:
+            self._admin.create_topics([new], request_timeout=self._timeout_s)[topic].result()
+        except KafkaException as failure:
+            error = error_of(failure)
+            if error is None or error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise BrokerError(f"the clock's topic {topic} cannot be created: {reason_of(failure)}") from failure
 
     def end_offsets(self, topics: Sequence[str], *, committed: bool) -> dict[Partition, int]:
         """Return the end offset of every partition of `topics`.

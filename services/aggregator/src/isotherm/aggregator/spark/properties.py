@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from isotherm.aggregator.settings import AggregatorSettings
@@ -99,15 +99,18 @@ def of_new_jvm(
     return properties
 
 
-def of_session(settings: AggregatorSettings, started_with: Mapping[str, str], *, has_naked: bool) -> dict[str, str]:
+def of_session(
+    settings: AggregatorSettings, started_with: Mapping[str, str], has_class: Callable[[str], bool]
+) -> dict[str, str]:
     """Return the properties to add to those with which Spark's JVM was started.
 
-    `has_naked` says whether the JVM has the file system that starts no process. Raises SettingsError naming each
-    property in `started_with` that breaks a promise.
+    `has_class` says whether the JVM has a class. Raises SettingsError naming each property in `started_with` that
+    breaks a promise.
     """
-    promised_properties.verify_submitted(started_with, settings.shuffle_partitions)
+    checkpoint = settings.checkpoint_dir
+    promised_properties.verify_submitted(started_with, checkpoint, settings.shuffle_partitions)
     given = settings.spark.properties
-    file_system = promised_properties.NAKED_FILE_SYSTEM if has_naked else promised_properties.RAW_FILE_SYSTEM
+    naked, abortable = promised_properties.NAKED_FILE_SYSTEM, promised_properties.ABORTABLE_FILE_MANAGER
     defaults = {
         # A large batch of rejects must not keep the cores from a small batch of windows.
         "spark.scheduler.mode": "FAIR",
@@ -117,7 +120,8 @@ def of_session(settings: AggregatorSettings, started_with: Mapping[str, str], *,
         "spark.sql.streaming.numRecentProgressUpdates": "500",
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.cleaner.periodicGC.interval": "10min",
-        promised_properties.FILE_SYSTEM: file_system,
+        promised_properties.FILE_SYSTEM: naked if has_class(naked) else promised_properties.RAW_FILE_SYSTEM,
+        **({promised_properties.FILE_MANAGER: abortable} if _is_s3(checkpoint) and has_class(abortable) else {}),
         **({} if _has_ui(settings, started_with) else _ui_off()),
     }
     if started_with.get("spark.master", settings.spark.master).startswith("local"):
@@ -127,10 +131,14 @@ def of_session(settings: AggregatorSettings, started_with: Mapping[str, str], *,
         **{name: value for name, value in defaults.items() if name not in started_with},
         **{name: value for name, value in given.items() if name != _DRIVER_CLASS_PATH},
         **_ui_on(settings.spark.ui_port),
-        **promised_properties.FIXED,
+        **promised_properties.fixed(checkpoint),
         promised_properties.SHUFFLE_PARTITIONS: str(settings.shuffle_partitions),
         _EXECUTOR_OPTIONS: " ".join([*_avro_options(), executor_options]).strip(),
     }
+
+
+def _is_s3(checkpoint: str) -> bool:
+    return checkpoint.startswith("s3a:")
 
 
 def _avro_options() -> list[str]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.checkpoint.folder import REJECTS, WINDOWS, CheckpointFolder
 from isotherm.aggregator.frames import readings, windows
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.progress import READINGS_OBSERVED, REJECTED_OBSERVED
@@ -17,9 +16,6 @@ from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS, SOURCE_OPTIONS
 from isotherm.aggregator.spark.properties import is_local
 from isotherm.connector.errors.dead_letters import MAX_MESSAGE_BYTES
-
-WINDOWS = "windows"
-REJECTS = "rejects"
 
 
 class Queries:
@@ -57,10 +53,12 @@ class Queries:
             F.max(F.unix_millis("appended_time")).alias("newest_appended_ms"),
         )
         clock = (
-            self._session.readStream.format("text")
-            .option("cleanSource", "delete")
-            .load(_uri(self._folder.clock))
-            .select(F.timestamp_millis(F.col("value").cast("long")).alias("event_time"))
+            self._session.readStream.format("kafka")
+            .options(**self._kafka, **SOURCE_OPTIONS, subscribe=settings.clock_topic)
+            # Nobody has written a tick for this checkpoint before its first batch is planned.
+            .option("startingOffsets", "latest")
+            .load()
+            .select(F.timestamp_millis(F.col("value").cast("string").cast("long")).alias("event_time"))
         )
         timed = windows.with_clock(on_time, clock, settings.watermark_delay_ms)
         return (
@@ -68,7 +66,7 @@ class Queries:
             .writeStream.queryName(WINDOWS)
             .outputMode("append")
             .foreachBatch(self._sink)
-            .option("checkpointLocation", _uri(self._folder.windows))
+            .option("checkpointLocation", self._folder.query(WINDOWS))
             .trigger(processingTime=f"{settings.trigger_ms} milliseconds")
             .start()
         )
@@ -89,7 +87,7 @@ class Queries:
             .options(**self._kafka, **SINK_OPTIONS)
             # The error headers make a dead-letter record larger than the original record.
             .option("kafka.max.request.size", str(MAX_MESSAGE_BYTES))
-            .option("checkpointLocation", _uri(self._folder.rejects))
+            .option("checkpointLocation", self._folder.query(REJECTS))
             .trigger(processingTime=f"{settings.rejects_trigger_ms} milliseconds")
             .start()
         )
@@ -114,8 +112,3 @@ class Queries:
 
     def _reject_reason(self, ids: SchemaIds) -> Column:
         return readings.reject_reason(ids, self._settings.timeliness)
-
-
-def _uri(folder: Path) -> str:
-    """Return a folder of this machine as Hadoop writes it: Spark's user may have another default file system."""
-    return f"file://{folder}"

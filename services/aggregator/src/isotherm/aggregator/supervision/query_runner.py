@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.checkpoint.plans import furthest_ends
 from isotherm.aggregator.checkpoint.writer_schema_cache import WriterSchemaCache
 from isotherm.aggregator.frames import confluent_avro
 from isotherm.aggregator.kafka.broker import Broker, BrokerError
+from isotherm.aggregator.kafka.writer_lease import LeaseLostError, WriterLease
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.status import Status
@@ -51,7 +52,7 @@ class QueryRunner:
         settings: AggregatorSettings,
         broker: Broker,
         schemas: WriterSchemaCache,
-        folder: CheckpointFolder,
+        lease: WriterLease,
         advancer: WatermarkAdvancer,
         health: Health,
         metrics: Metrics,
@@ -62,7 +63,7 @@ class QueryRunner:
         self._settings = settings
         self._broker = broker
         self._schemas = schemas
-        self._folder = folder
+        self._lease = lease
         self._advancer = advancer
         self._health = health
         self._metrics = metrics
@@ -87,16 +88,35 @@ class QueryRunner:
             while not self._target.is_current():
                 self._wait.pause(_POLL_S)
             while True:
-                self._apply_target(queries)
-                if self._status.halted is None:
-                    self._supervise(queries, verify_topics)
-                    self._retry_unknown_ids(queries)
-                self._probe_kafka(windows, rejects, verify_topics)
+                try:
+                    self._lease.verify()
+                    self._apply_target(queries)
+                    if self._status.halted is None:
+                        self._supervise(queries, verify_topics)
+                        self._retry_unknown_ids(queries)
+                    self._probe_kafka(windows, rejects, verify_topics)
+                except LeaseLostError as error:
+                    self._regain_lease(queries, error)
                 self._wait.pause(_POLL_S)
         except StopRequestedError:
             _log.info("stopping after the current batches")
             self._health.not_ready("stop", "stopping")
             self._halt(queries)
+
+    def _regain_lease(self, queries: _Queries, error: LeaseLostError) -> None:
+        """Stop writing at once, and wait until this process may write again. Its queries then begin anew."""
+        _log.error("the queries are stopped: this aggregator may not write any more", reason=str(error))
+        self._metrics.standstill.work("another aggregator writes")
+        others = self._lease.other_holders
+        for query in queries:
+            query.stop_now()
+        self._lease.writing_has_ended()
+        self._wait.for_lease(lambda: self._lease.is_held, self._lease.reason)
+        if self._lease.other_holders != others:
+            for query in queries:
+                query.forget()
+            self._wait.until("registry", self._schemas.load)
+        self._applied_target = None
 
     def _apply_target(self, queries: _Queries) -> None:
         """Start, halt or restart the queries as the target on the control topic says."""
@@ -148,7 +168,7 @@ class QueryRunner:
             return
         self._halt(queries)
         # The records in the plan of either query are decided: a record must not be unknown to one query alone.
-        self._schemas.adopt(found, self._folder.planned_by_any())
+        self._schemas.adopt(found, furthest_ends(*(query.plans for query in queries)))
         for query in queries:
             query.start()
             self._metrics.query_restarts.labels(query.name, _FOUND_LATER).inc()
@@ -178,7 +198,7 @@ class QueryRunner:
                 )
 
     def _recover(self, query: SupervisedQuery, failure: str, verify_topics: Callable[[], None]) -> None:
-        """Restart a query whose failure a restart can cure. Raises QueryFailedError otherwise."""
+        """Restart a query whose failure a restart can cure. Raises QueryFailedError otherwise, and LeaseLostError."""
         # A restart discards the progress that is not recorded yet.
         self._record_progress(query)
         cause = cause_of(failure)
@@ -197,6 +217,7 @@ class QueryRunner:
             _log.warning("query lost a server, restarting it", query=query.name, trace=failure)
             self._wait.pause(self._backoff.next_ms() / 1000)
             self._wait.until("kafka", verify_topics)
+        self._lease.verify()
         query.start()
 
     def _probe_kafka(
@@ -218,12 +239,14 @@ class QueryRunner:
             return
         self._health.ready("kafka")
         for query in (windows, rejects):
-            planned = self._folder.read_to(query.name)
-            read_to = planned if query.read_to is None or query.is_holding else query.read_to
+            read_to = query.planned_to() if query.read_to is None or query.is_holding else query.read_to
             self._metrics.set_lag(query.name, read_to, ends)
         self._update_standstill(windows, rejects)
         if windows.is_running:
-            self._advancer.advance(windows, asked_at_ms, ends)
+            try:
+                self._advancer.advance(windows, asked_at_ms, ends)
+            except BrokerError as error:
+                _log.warning("the clock stands still while Kafka does not take a tick", reason=str(error))
 
     def _update_standstill(self, windows: SupervisedQuery, rejects: SupervisedQuery) -> None:
         """Tell an idle service from one that makes no progress."""
