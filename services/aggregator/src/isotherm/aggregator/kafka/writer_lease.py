@@ -125,6 +125,7 @@ class WriterLease:
                 self._end_writing()
         if self._released and self._is_claimed:
             self._note(_RELEASED)
+        self._is_claimed = False
         self._consumer.close()
 
     def _assigned(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
