@@ -34,10 +34,12 @@ from isotherm.aggregator.spark.query_plans import QueryPlans
 from isotherm.aggregator.spark.window_sink import WindowSink, output_schema_ids
 from isotherm.aggregator.status import Status
 from isotherm.aggregator.supervision.batch_pacer import BatchPacer, hold_ms
+from isotherm.aggregator.supervision.boundary_end import BoundaryEnd
 from isotherm.aggregator.supervision.query_runner import QueryFailedError, QueryRunner
 from isotherm.aggregator.supervision.server_wait import ServerWait, StopRequestedError
 from isotherm.aggregator.supervision.supervised_query import SupervisedQuery
 from isotherm.aggregator.supervision.watermark_advancer import WatermarkAdvancer
+from isotherm.aggregator.watermark.boundary import Boundary
 from isotherm.aggregator.watermark.start_position import StartPosition
 from isotherm.connector.standalone.reporting import Reporter, reported
 from isotherm.connector.state.target_follower import TargetFollower
@@ -174,6 +176,7 @@ class Aggregator:
             broker.ensure_dead_letter_topic(settings.dead_letter_topic)
 
         wait.until("checkpoint", verify)
+        wait.until("kafka", lambda: self._verify_boundary(broker, folder))
         plans = {name: QueryPlans(spark.session, folder.query(name)) for name in (WINDOWS, REJECTS)}
         self._plans = plans[WINDOWS]
         start = wait.until("kafka", lambda: self._start_position(broker, folder, list(plans.values())))
@@ -214,6 +217,7 @@ class Aggregator:
             wait,
             self._status,
             self._target,
+            self._boundary_end(),
         )
         runner.run(windows, rejects, verify)
 
@@ -265,6 +269,33 @@ class Aggregator:
         start = find_start(self._settings, broker, broker.input_topics(self._settings))
         folder.save_start(start)
         return start
+
+    def _verify_boundary(self, broker: Broker, folder: CheckpointFolder) -> None:
+        """Store the boundary to a successor. Raises SettingsError when it is too late to set or change it."""
+        given = next((each for each in self._settings.boundaries if each.is_former), None)
+        stored_ms, given_ms = folder.load_publish_until(), given and given.at_ms
+        if stored_ms == given_ms:
+            return
+        newest_ms = broker.newest_timestamp_ms(broker.input_topics(self._settings)) or 0
+        for at_ms in (stored_ms, given_ms):
+            overlap_ms = self._settings.boundary_overlap_ms
+            if at_ms is not None and not Boundary(at_ms, is_former=True, overlap_ms=overlap_ms).may_change(newest_ms):
+                raise SettingsError(
+                    [
+                        f"publish_until: {self._settings.publish_until!r} is not allowed: {at_ms} (epoch ms) is less "
+                        f"than boundary_overlap_ms ({overlap_ms}) after the newest record of the input ({newest_ms}), "
+                        "so records have been judged without it, or by it"
+                    ]
+                )
+        folder.save_publish_until(given_ms)
+
+    def _boundary_end(self) -> BoundaryEnd | None:
+        settings = self._settings
+        for each in settings.boundaries:
+            if each.is_former:
+                last_ms = each.last_window_end_ms(settings.window_ms, settings.slide_ms or settings.window_ms)
+                return BoundaryEnd(each, last_ms, settings.read_margin_ms)
+        return None
 
     def _look_up_schemas(self, broker: Broker, registry: SchemaRegistry, schemas: WriterSchemaCache) -> tuple[int, int]:
         """Look up the input's schema ids; return those of the aggregates and of the groups (0 without groups)."""

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from isotherm.aggregator import checkpoint_location
 from isotherm.aggregator.watermark import start_position
+from isotherm.aggregator.watermark.boundary import Boundary
 from isotherm.aggregator.watermark.timeliness import Timeliness
 from isotherm.servicekit.settings import ServiceSettings, Settings
 
@@ -59,7 +60,7 @@ class AggregatorSettings(ServiceSettings):
         "aggregator",
         pattern=r"^[A-Za-z0-9._-]{1,200}$",
         description="Name of the aggregator. Its consumer group is `isotherm-<name>`, its clock's topic "
-        "`<name>.clock`; status and target state are under it. Of several processes with one name Kafka lets one write, "
+        "`<name>.clock`; status and target state are under it. Of several processes of one name Kafka lets one write, "
         "and the others wait. A checkpoint belongs to one name.",
     )
     input_topics: list[str] = Field(["thermostat.data"], min_length=1, description="Topics with readings.")
@@ -118,6 +119,24 @@ class AggregatorSettings(ServiceSettings):
         'offset, or epoch ms), or offsets as JSON, `{"topic": {"0": 17}}`. Windows whose readings the input no longer '
         "has are not published.",
     )
+    publish_from: str = Field(
+        "",
+        description="Boundary to a former aggregator of the same input, which has it as `publish_until`: a time (ISO 8601, "
+        "UTC without an offset, or epoch ms), a multiple of `slide_ms`. Windows that begin before it are left to the "
+        "former one. A new checkpoint then reads from `boundary_overlap_ms` before it, unless `start_from` is set.",
+    )
+    publish_until: str = Field(
+        "",
+        description="Boundary to a succeeding aggregator, which has it as `publish_from`. This one publishes the windows "
+        "that begin before it, and then stops its queries. At the first start with it the boundary must be at least "
+        "`boundary_overlap_ms` ahead.",
+    )
+    boundary_overlap_ms: int = Field(
+        600_000,
+        ge=0,
+        description="How long before and after a boundary both aggregators read: the same value in both, at least the "
+        "sum of `allowed_lateness_ms`, `max_skew_ms`, `max_publish_delay_ms` and `read_margin_ms` of each.",
+    )
     trigger_ms: int = Field(
         500,
         ge=0,
@@ -170,6 +189,25 @@ class AggregatorSettings(ServiceSettings):
     def _start_is_valid(cls, text: str) -> str:
         start_position.parse(text)
         return text
+
+    @model_validator(mode="after")
+    def _boundaries_are_possible(self) -> Self:
+        slide_ms = self.slide_ms or self.window_ms
+        for name in ("publish_from", "publish_until"):
+            text = getattr(self, name)
+            at_ms = start_position.parse_time(text) if text else None
+            if text and at_ms is None:
+                raise ValueError(f"{name}: {text!r} is not allowed: must be a time (ISO 8601, or epoch ms)")
+            if at_ms is not None and at_ms % slide_ms:
+                raise ValueError(
+                    f"{name}: {text} is not allowed: must be a multiple of {slide_ms} ms, as windows begin"
+                )
+            if at_ms is not None and self.boundary_overlap_ms < self.watermark_delay_ms:
+                raise ValueError(
+                    f"boundary_overlap_ms: {self.boundary_overlap_ms} is not allowed: must be at least "
+                    f"{self.watermark_delay_ms} (allowed_lateness_ms + max_skew_ms + max_publish_delay_ms + read_margin_ms)"
+                )
+        return self
 
     @field_validator("input_pattern")
     @classmethod
@@ -232,6 +270,13 @@ class AggregatorSettings(ServiceSettings):
     def watermark_delay_ms(self) -> int:
         """Return how far the watermark stays behind the furthest reading that can have come, in milliseconds."""
         return self.allowed_lateness_ms + self.max_skew_ms + self.max_publish_delay_ms + self.read_margin_ms
+
+    @property
+    def boundaries(self) -> list[Boundary]:
+        """Return the boundaries to a former and to a succeeding aggregator, as far as there are any."""
+        given = ((self.publish_from, False), (self.publish_until, True))
+        times = [(start_position.parse_time(text), is_former) for text, is_former in given if text]
+        return [Boundary(at, is_former, self.boundary_overlap_ms) for at, is_former in times if at is not None]
 
     @property
     def timeliness(self) -> Timeliness:

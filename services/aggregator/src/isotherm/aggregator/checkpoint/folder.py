@@ -21,7 +21,8 @@ _LAYOUT = "layout"
 _MAX_SNAPSHOTS = 10
 _TOPICS = "input topic ids"
 _PATTERN = "input pattern"
-_FINGERPRINT, _SCHEMA_IDS, _START, _DEVICES = "fingerprint.json", "schema-ids.json", "start.json", "devices"
+_FINGERPRINT, _SCHEMA_IDS, _START, _BOUNDARY = "fingerprint.json", "schema-ids.json", "start.json", "boundary.json"
+_DEVICES = "devices"
 _REMEDY = (
     "Restore the old values, or begin anew with another checkpoint_dir: docs/how-to/change-the-aggregator.md says how "
     "to do that while the service runs, without a missing, doubled or partial window."
@@ -111,6 +112,15 @@ class CheckpointFolder:
     def save_start(self, start: StartPosition) -> None:
         """Store where the checkpoint begins. Call this before a query is started."""
         self._save(_START, {"offsets": by_topic(start.offsets), "complete_after_ms": start.complete_after_ms})
+
+    def load_publish_until(self) -> int | None:
+        """Return the boundary to a successor that was accepted for this checkpoint, in epoch ms; None at first."""
+        stored = self._load(_BOUNDARY)
+        return None if stored is None else stored["publish_until_ms"]
+
+    def save_publish_until(self, at_ms: int | None) -> None:
+        """Store that boundary."""
+        self._save(_BOUNDARY, {"publish_until_ms": at_ms})
 
     def devices_snapshot(self, batch_id: int) -> dict[str, int] | None:
         """Return the end offsets (by partition number) of the devices that a batch was joined with; None at first.

@@ -10,6 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from isotherm.aggregator.checkpoint.folder import REJECTS, WINDOWS, CheckpointFolder
 from isotherm.aggregator.frames import readings, windows
+from isotherm.aggregator.frames.boundary import owns_record
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.progress import READINGS_OBSERVED, REJECTED_OBSERVED
 from isotherm.aggregator.settings import AggregatorSettings
@@ -76,7 +77,10 @@ class Queries:
         settings = self._settings
         self._use_own_scheduler_pool(REJECTS)
         decoded = readings.decode(self._records(with_headers=True), ids)
-        rejected = readings.rejected(decoded, self._reject_reason(ids)).observe(
+        rejected = readings.rejected(decoded, self._reject_reason(ids))
+        for boundary in settings.boundaries:
+            rejected = rejected.where(owns_record(boundary))
+        rejected = rejected.observe(
             REJECTED_OBSERVED,
             *(F.count(F.when(F.col("reason") == reason, 1)).alias(reason) for reason in readings.REASONS),
         )

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from isotherm.aggregator import records
 from isotherm.aggregator.checkpoint.plans import PlannedBatch, Plans
 from isotherm.aggregator.frames import windows
+from isotherm.aggregator.frames.boundary import owns_window
 from isotherm.aggregator.kafka.output_producer import OutputProducer
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.records import Attributes, Row
@@ -73,6 +74,8 @@ class WindowSink:
         if plan is None:
             raise RuntimeError(f"Spark does not know what it has planned for batch {batch_id}, which it runs")
         # Before the batch runs: Spark counts what a batch reads, and its open windows, as often as the batch is run.
+        for boundary in self._settings.boundaries:
+            finished = finished.where(owns_window(boundary))
         is_small = self._is_small(plan, finished.sparkSession)
         return self._write_small(finished, plan) if is_small else self._write_large(finished, plan)
 

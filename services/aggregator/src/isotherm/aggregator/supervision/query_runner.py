@@ -13,6 +13,7 @@ from isotherm.aggregator.kafka.writer_lease import LeaseLostError, WriterLease
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.status import Status
+from isotherm.aggregator.supervision.boundary_end import BoundaryEnd
 from isotherm.aggregator.supervision.server_wait import ServerWait, StopRequestedError
 from isotherm.aggregator.supervision.supervised_query import Cause, SupervisedQuery, cause_of
 from isotherm.aggregator.supervision.watermark_advancer import WatermarkAdvancer
@@ -59,7 +60,9 @@ class QueryRunner:
         wait: ServerWait,
         status: Status,
         target: TargetFollower,
+        end: BoundaryEnd | None = None,
     ) -> None:
+        """`end` tells when an aggregator with a successor has nothing left to do."""
         self._settings = settings
         self._broker = broker
         self._schemas = schemas
@@ -70,6 +73,8 @@ class QueryRunner:
         self._wait = wait
         self._status = status
         self._target = target
+        self._end = end
+        self._has_ended = False
         self._applied_target: Target | None = None
         self._input_topics: set[str] = set()
         self._backoff = Backoff(base_ms=500, cap_ms=10_000)
@@ -90,7 +95,8 @@ class QueryRunner:
             while True:
                 try:
                     self._lease.verify()
-                    self._apply_target(queries)
+                    if not self._has_ended:
+                        self._apply_target(queries)
                     if self._status.halted is None:
                         self._supervise(queries, verify_topics)
                         self._retry_unknown_ids(queries)
@@ -242,11 +248,21 @@ class QueryRunner:
             read_to = query.planned_to() if query.read_to is None or query.is_holding else query.read_to
             self._metrics.set_lag(query.name, read_to, ends)
         self._update_standstill(windows, rejects)
+        if self._end is not None and self._end.is_reached(asked_at_ms, ends, windows, rejects):
+            self._end_at_boundary((windows, rejects), self._end.at_ms)
         if windows.is_running:
             try:
                 self._advancer.advance(windows, asked_at_ms, ends)
             except BrokerError as error:
                 _log.warning("the clock stands still while Kafka does not take a tick", reason=str(error))
+
+    def _end_at_boundary(self, queries: _Queries, at_ms: int) -> None:
+        """Stop the queries for good. The process stays, so that its supervisor does not start it again."""
+        if not self._has_ended:
+            self._halt(queries)
+            self._has_ended, self._status.halted = True, State.STOPPED
+            self._metrics.halted.set(True)
+            _log.info("all windows before publish_until are published: the successor has the rest", boundary_ms=at_ms)
 
     def _update_standstill(self, windows: SupervisedQuery, rejects: SupervisedQuery) -> None:
         """Tell an idle service from one that makes no progress."""
