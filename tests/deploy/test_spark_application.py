@@ -66,7 +66,7 @@ def test_checkpoint_and_settings_are_mounted_where_they_are_used(
     assert volumes["config"]["configMap"]["name"] == objects["ConfigMap"]["metadata"]["name"]
     for pod in ("driver", "executor"):
         mounts = {mount["name"]: mount["mountPath"] for mount in application[pod]["volumeMounts"]}
-        assert settings.checkpoint_dir.is_relative_to(mounts["checkpoint"])
+        assert settings.checkpoint_dir.startswith(f"file://{mounts['checkpoint']}/")
     mounts = {mount["name"]: mount["mountPath"] for mount in application["driver"]["volumeMounts"]}
     assert Path(application["arguments"][2]).is_relative_to(mounts["config"])
     assert {port["containerPort"] for port in application["driver"]["ports"]} == {settings.http.port}

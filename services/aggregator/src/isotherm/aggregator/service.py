@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -18,7 +16,6 @@ from isotherm.aggregator.checkpoint.folder import (
 )
 from isotherm.aggregator.checkpoint.plans import planned_records
 from isotherm.aggregator.checkpoint.writer_schema_cache import WriterSchemaCache
-from isotherm.aggregator.checkpoint_location import local_folder
 from isotherm.aggregator.kafka.broker import Broker, BrokerError
 from isotherm.aggregator.kafka.start_search import find_start, spark_offsets
 from isotherm.aggregator.kafka.writer_lease import LeaseLostError, WriterLease
@@ -32,6 +29,7 @@ from isotherm.aggregator.spark.kafka_options import java_options, redacted
 from isotherm.aggregator.spark.queries import Queries
 from isotherm.aggregator.spark.query_plans import QueryPlans
 from isotherm.aggregator.spark.window_sink import WindowSink, output_schema_ids
+from isotherm.aggregator.spark.work_folder import work_folder
 from isotherm.aggregator.status import Status
 from isotherm.aggregator.supervision.batch_pacer import BatchPacer, hold_ms
 from isotherm.aggregator.supervision.boundary_end import BoundaryEnd
@@ -108,7 +106,7 @@ class Aggregator:
             lease.start()
             wait.for_lease(lambda: lease.is_assigned, lease.reason)
             wait.until("kafka", lambda: self._verify_topics(broker))
-            with self._work_folder() as folder:
+            with work_folder(settings) as folder:
                 self._run_spark(wait, broker, registry, lease, folder)
         except StopRequestedError:
             _log.info("stopped before the queries were started")
@@ -118,22 +116,6 @@ class Aggregator:
             broker.close()
             registry.close()
         return Exit.OK
-
-    @contextmanager
-    def _work_folder(self) -> Iterator[Path]:
-        """Make the folder of Spark's temporary files. Raises SettingsError."""
-        given = self._settings.work_dir
-        folder = given or local_folder(self._settings.checkpoint_dir)
-        if folder is None:
-            with tempfile.TemporaryDirectory(prefix="isotherm-aggregator-", ignore_cleanup_errors=True) as made:
-                yield Path(made) / "spark"
-            return
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            key = "checkpoint_dir" if given is None else "work_dir"
-            raise SettingsError([f"{key}: {str(folder)!r} cannot be used: {error}"]) from error
-        yield folder.absolute() / "spark"
 
     def _end_writing(self) -> None:
         if self._spark is not None:

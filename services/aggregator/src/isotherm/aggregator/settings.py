@@ -121,15 +121,16 @@ class AggregatorSettings(ServiceSettings):
     )
     publish_from: str = Field(
         "",
-        description="Boundary to a former aggregator of the same input, which has it as `publish_until`: a time (ISO 8601, "
-        "UTC without an offset, or epoch ms), a multiple of `slide_ms`. Windows that begin before it are left to the "
-        "former one. A new checkpoint then reads from `boundary_overlap_ms` before it, unless `start_from` is set.",
+        description="Boundary to a former aggregator of the same input, which has it as `publish_until`: a time "
+        "(ISO 8601, UTC without an offset, or epoch ms), a multiple of `slide_ms`. Windows that begin before it are "
+        "left to the former one. A new checkpoint then reads from `boundary_overlap_ms` before it, unless `start_from` "
+        "is set.",
     )
     publish_until: str = Field(
         "",
-        description="Boundary to a succeeding aggregator, which has it as `publish_from`. This one publishes the windows "
-        "that begin before it, and then stops its queries. At the first start with it the boundary must be at least "
-        "`boundary_overlap_ms` ahead.",
+        description="Boundary to a succeeding aggregator, which has it as `publish_from`. This one publishes the "
+        "windows that begin before it, and then stops its queries. At the first start with it the boundary must be at "
+        "least `boundary_overlap_ms` ahead.",
     )
     boundary_overlap_ms: int = Field(
         600_000,
@@ -199,13 +200,12 @@ class AggregatorSettings(ServiceSettings):
             if text and at_ms is None:
                 raise ValueError(f"{name}: {text!r} is not allowed: must be a time (ISO 8601, or epoch ms)")
             if at_ms is not None and at_ms % slide_ms:
-                raise ValueError(
-                    f"{name}: {text} is not allowed: must be a multiple of {slide_ms} ms, as windows begin"
-                )
+                raise ValueError(f"{name}: {text} is not allowed: must be a multiple of {slide_ms} ms, as windows are")
             if at_ms is not None and self.boundary_overlap_ms < self.watermark_delay_ms:
                 raise ValueError(
-                    f"boundary_overlap_ms: {self.boundary_overlap_ms} is not allowed: must be at least "
-                    f"{self.watermark_delay_ms} (allowed_lateness_ms + max_skew_ms + max_publish_delay_ms + read_margin_ms)"
+                    f"boundary_overlap_ms: {self.boundary_overlap_ms} is not allowed: must be "
+                    f"{self.watermark_delay_ms} or more, the sum of allowed_lateness_ms, max_skew_ms, "
+                    "max_publish_delay_ms and read_margin_ms"
                 )
         return self
 

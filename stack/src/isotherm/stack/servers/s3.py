@@ -1,21 +1,28 @@
-"""An S3 server: that of moto, which keeps objects in memory and believes every signature."""
+"""An S3 server: S3Proxy with its objects in files."""
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
 
 from isotherm.stack.ports import LOOPBACK
 from isotherm.stack.servers import probes
-from isotherm.stack.servers.server import Launch, Runtime, Server
+from isotherm.stack.servers.java_server import JavaServer
+from isotherm.stack.servers.server import Launch, Runtime
 
 _PROBE_TIMEOUT_S = 5.0
-_REQUEST_TIMEOUT_S = 30.0
+_FORBIDDEN = 403
+_CONFIGURATION = """\
+s3proxy.endpoint={address}
+s3proxy.authorization=aws-v2-or-v4
+s3proxy.identity={access_key}
+s3proxy.credential={secret_key}
+jclouds.provider=filesystem-nio2
+jclouds.filesystem.basedir={data}
+"""
 
 
-class S3(Server):
-    """One S3 server. A stop or kill loses its objects."""
+class S3(JavaServer):
+    """One S3 server, which verifies signatures. It keeps all objects over a stop or kill."""
 
     name = "s3"
     access_key = secret_key = "isotherm"  # noqa: S105 - of a server that lives as long as a test
@@ -33,22 +40,31 @@ class S3(Server):
         return f"http://{LOOPBACK}:{self.port}"
 
     def prepare(self) -> Launch:
-        return Launch([sys.executable, "-m", "moto.server", "-H", LOOPBACK, "-p", str(self.port)])
+        configuration = self.conf_folder / "s3proxy.conf"
+        configuration.write_text(
+            _CONFIGURATION.format(
+                address=self.address, access_key=self.access_key, secret_key=self.secret_key, data=self.data_folder
+            )
+        )
+        files = self.runtime.artifacts.folder("s3proxy")
+        options = ["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", *self.runtime.jit_options(), "-DLOG_LEVEL=warn"]
+        return self.java_launch(
+            files, options, ["-cp", f"{files}/*", "org.gaul.s3proxy.Main"], ["--properties", str(configuration)]
+        )
 
     def is_ready(self) -> bool:
-        answer = probes.get(self.port, "/moto-api/data.json", _PROBE_TIMEOUT_S)
-        return answer is not None and answer.is_ok
+        """Whether it answers: it refuses a request without a signature."""
+        answer = probes.get(self.port, "/", _PROBE_TIMEOUT_S)
+        return answer is not None and answer.status == _FORBIDDEN
 
     def make_bucket(self, name: str) -> None:
-        """Create a bucket. Raises ServerFailed."""
-        answer = probes.request("PUT", self.port, f"/{name}", _REQUEST_TIMEOUT_S)
-        if not answer.is_ok:
-            raise self.failure(f"has not created the bucket {name}: {answer.status}")
+        """Create a bucket: a folder among those of the objects."""
+        (self.data_folder / name).mkdir(exist_ok=True)
 
-    def keys(self, bucket: str, prefix: str = "") -> list[str]:
-        """Return the keys of at most 1,000 objects whose key begins with `prefix`."""
-        answer = probes.request("GET", self.port, f"/{bucket}?list-type=2&prefix={prefix}", _REQUEST_TIMEOUT_S)
-        return re.findall(r"<Key>(.*?)</Key>", answer.body.decode())
+    def keys(self, bucket: str) -> list[str]:
+        """Return the keys of all objects of a bucket."""
+        root = self.data_folder / bucket
+        return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
     def spark_properties(self) -> dict[str, str]:
         """Return the properties by which Spark finds this server for `s3a://` (with the set `hadoop-aws`)."""

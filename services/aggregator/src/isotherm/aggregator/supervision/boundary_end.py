@@ -28,7 +28,7 @@ class BoundaryEnd:
     ) -> bool:
         """Return whether this aggregator has done its part.
 
-        `ends` are the end offsets of the partitions, asked for at `asked_at_ms` (epoch ms of the brokers' time) or later.
+        `ends` are the end offsets of the partitions, requested at `asked_at_ms` (epoch ms, brokers' time) or later.
         """
         if self._ends is None:
             if asked_at_ms is None or asked_at_ms < self._read_until_ms:

@@ -1,0 +1,32 @@
+"""The folder of this machine for Spark's temporary files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from isotherm.aggregator.checkpoint_location import local_folder
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.servicekit.settings import SettingsError
+
+
+@contextmanager
+def work_folder(settings: AggregatorSettings) -> Iterator[Path]:
+    """Return a folder that nothing else uses: below `work_dir`, else below a checkpoint on this machine, else a new one.
+
+    Raises SettingsError when it cannot be made.
+    """
+    given = settings.work_dir
+    folder = given or local_folder(settings.checkpoint_dir)
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="isotherm-aggregator-", ignore_cleanup_errors=True) as made:
+            yield Path(made) / "spark"
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        key = "checkpoint_dir" if given is None else "work_dir"
+        raise SettingsError([f"{key}: {str(folder)!r} cannot be used: {error}"]) from error
+    yield folder.absolute() / "spark"
