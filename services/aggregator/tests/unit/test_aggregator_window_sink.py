@@ -271,6 +271,8 @@ def test_the_clock_alone_finishes_windows_and_a_repeated_batch_is_the_same(
     plans = QueryPlans(spark, f"file://{checkpoint}")
     emitted = Emitted(plans)
 
+    plans_seen: list[str] = []
+
     def put(folder: str, name: str, text: str) -> None:
         hidden = tmp_path / folder / f".{name}"
         hidden.write_text(text)
@@ -299,6 +301,7 @@ def test_the_clock_alone_finishes_windows_and_a_repeated_batch_is_the_same(
             query.processAllAvailable()
         finally:
             query.stop()
+        plans_seen.append(str(query._jsq.explainInternal(True)))
 
     put("readings", "1", line(1_000, "near") + line(90_000_000, "far ahead"))
     run()
@@ -317,3 +320,21 @@ def test_the_clock_alone_finishes_windows_and_a_repeated_batch_is_the_same(
     (row,) = first[1]
     assert (row["device_id"], row["count"], row["window_start"], row["window_end"]) == ("near", 2, 0, 10_000)
     assert calls.read_text() == "", "a process was started for a file of the checkpoint"
+    assert_only_the_clock_has_a_watermark(plans_seen[-1])
+
+
+def assert_only_the_clock_has_a_watermark(explained: str) -> None:
+    """What `windows.with_clock` rests on: Spark's optimizer may neither drop the watermark nor move the filter."""
+    optimized = explained.partition("== Optimized Logical Plan ==")[2].partition("== Physical Plan ==")[0]
+    nodes = [line for line in optimized.splitlines() if line.strip()]
+    union = next(number for number, line in enumerate(nodes) if "Union" in line)
+    watermarks = [number for number, line in enumerate(nodes) if "EventTimeWatermark event_time" in line]
+    assert len(watermarks) == 1, optimized
+    (watermark,) = watermarks
+    # The filter that lets no tick into a window stays above the watermark, and both stay in the union's first part.
+    assert any("Filter" in line and "event_time" in line for line in nodes[union:watermark]), optimized
+    assert not any("Filter" in line for line in nodes[watermark : watermark + 2]), optimized
+    assert any("Aggregate" in line for line in nodes[:union]), optimized
+    indent = nodes[union].index("Union")
+    second = [line for line in nodes[watermark:] if line.startswith(" " * indent) and line[indent:].startswith("+- ")]
+    assert second, optimized

@@ -14,7 +14,7 @@ from isotherm.servicekit.settings import SettingsError
 
 @contextmanager
 def work_folder(settings: AggregatorSettings) -> Iterator[Path]:
-    """Return a folder that nothing else uses: below `work_dir`, else below a checkpoint on this machine, else a new one.
+    """Return a folder that nothing else uses: in `work_dir`, else in a checkpoint on this machine, else a new one.
 
     Raises SettingsError when it cannot be made.
     """
