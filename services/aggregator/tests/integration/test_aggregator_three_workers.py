@@ -49,7 +49,7 @@ SETTINGS: dict[str, object] = {
     "max_publish_delay_ms": 10_000,
     "max_offsets_per_trigger": 1_000_000,
     "shuffle_partitions": 6,
-    "group_attributes": list(ATTRIBUTES),
+    "group_attributes": ",".join(ATTRIBUTES),
     "advance_when_idle": True,
 }
 DEFAULTS = {

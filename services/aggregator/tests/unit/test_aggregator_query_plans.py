@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from isotherm.aggregator.checkpoint.objects import CheckpointUnavailableError
 from isotherm.aggregator.checkpoint.plans import PlannedBatch
+from isotherm.aggregator.spark import query_plans
 from isotherm.aggregator.spark.hadoop_objects import HadoopObjects
 from isotherm.aggregator.spark.query_plans import QueryPlans
 
@@ -40,7 +41,11 @@ def start(spark: SparkSession, plans: QueryPlans, checkpoint: Path, seen: Seen, 
     return query
 
 
-def test_spark_says_what_a_batch_reads_while_it_runs(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_says_what_a_batch_reads_while_it_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The offsets of this source are no partitions of Kafka.
+    monkeypatch.setattr(query_plans, "by_partition", lambda offset: {("rate", 0): offset["offset"]})
     checkpoint = tmp_path / "query"
     plans, seen = QueryPlans(spark, f"file://{checkpoint}"), Seen()
     assert (plans.newest(), plans.get(0)) == (-1, None)
@@ -48,7 +53,7 @@ def test_spark_says_what_a_batch_reads_while_it_runs(spark: SparkSession, tmp_pa
     for batch_id, newest, plan, before in seen[:4]:
         assert newest == batch_id
         assert plan is not None
-        assert (plan.batch_id, plan.watermark_ms) == (batch_id, 0)
+        assert (plan.batch_id, plan.watermark_ms, plan.ends) == (batch_id, 0, {("rate", 0): 3 * (batch_id + 1)})
         assert (before is None) == (batch_id == 0)
         assert before is None or before.timestamp_ms <= plan.timestamp_ms
 
