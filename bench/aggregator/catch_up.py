@@ -51,7 +51,7 @@ INPUT, OUTPUT, STREAMS_OUTPUT = "thermostat.data", "temperatures.aggregated", "b
 PARTITIONS = 4
 _PATIENCE_S = 900.0
 _WARM_UP = 0.4
-"""Share of the readings. A batch of the aggregator is a tenth of them or more, so a smaller share would not be alike."""
+"""Share of the readings. A batch of the aggregator is a tenth of them, or more: a small share would not be alike."""
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ class Story:
         run.windows_before_kill = len({message.key() for message in topics.read(topics.output)})
         second, third = self.start(), self.start()
         wait_for(lambda: second.ready().get("ready", False) or third.ready().get("ready", False), "readiness")
-        # The first process that gets the lock of the killed JVM runs. The other one waits for it.
+        # Kafka gives the lease of the killed process to one of them. The other one waits for it.
         second, third = (second, third) if second.ready().get("ready") else (third, second)
         run.second_instance_said = str(third.ready())
         return second, third

@@ -170,7 +170,7 @@ def test_the_status_tells_of_the_work(run: Run) -> None:
 
 
 def test_a_second_instance_waits_for_the_checkpoint(run: Run) -> None:
-    assert "still holds" in run.second_instance_said
+    assert "held by" in run.second_instance_said
 
 
 def test_the_jvm_dies_with_its_driver(run: Run) -> None:

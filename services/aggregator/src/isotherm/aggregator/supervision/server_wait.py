@@ -19,8 +19,8 @@ T = TypeVar("T")
 _RETRIABLE = (CheckpointUnavailableError, BrokerError, RegistryUnavailableError, SchemaNotRegisteredError)
 
 _POLL_S = 0.1
-_QUIET_S = 3.0
-"""For how long it is nothing to talk about that Kafka has not decided yet."""
+_ASK_S = 3.0
+"""How often Kafka is asked who writes. Within this time after a start it is nothing to talk about."""
 
 _log = logs.logger(__name__)
 
@@ -62,12 +62,12 @@ class ServerWait:
     def for_lease(self, is_given: Callable[[], bool], reason: Callable[[], str]) -> None:
         """Wait until `is_given`; the checkpoint is not ready meanwhile, for the `reason`. Raises StopRequestedError."""
         self._health.not_ready("checkpoint", "Kafka has not yet decided who writes the checkpoint")
-        quiet_turns = round(_QUIET_S / _POLL_S)
+        turns, said = 0, ""
         while not is_given():
             self.pause(_POLL_S)
-            quiet_turns -= 1
-            if quiet_turns == 0:
-                words = reason()
+            turns += 1
+            if turns % round(_ASK_S / _POLL_S) == 0 and (words := reason()) != said:
+                said = words
                 self._health.not_ready("checkpoint", words)
                 _log.warning("this aggregator does not write the checkpoint", reason=words)
         self._health.ready("checkpoint")
