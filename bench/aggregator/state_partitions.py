@@ -1,6 +1,6 @@
 """Measures what partitions of the state cost: CPU of the aggregator at rest, at few readings and at many.
 
-    python bench/aggregator/state_partitions.py [--partitions 2 8 32] [--rates 0 220 20000] [--seconds N] [--set KEY=VALUE]
+    python bench/aggregator/state_partitions.py [--partitions 2 8 32] [--rates 0 220 20000] [--seconds N] [--set K=V]
 
 Every partition is a task, a state store and its files in every batch, however few rows there are. For each number of
 partitions an aggregator with a new checkpoint gets each rate for some seconds, one after the other; the first third of

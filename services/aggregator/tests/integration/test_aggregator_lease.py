@@ -90,6 +90,7 @@ def test_an_outage_of_kafka_ends_writing_until_it_is_back(kafka: Kafka, opened: 
     killed = threading.Event()
     lease = opened(killed.set)
     wait_until(lambda: lease.is_held)
+    lease.writing_has_begun()
     kafka.kill()
     try:
         assert wait_until(lambda: not lease.is_held) > writer_lease.SESSION_S / 2

@@ -157,7 +157,7 @@ class Aggregator:
             folder.verify(fingerprint(settings, broker.cluster_id(), topics, clock_id))
             broker.ensure_dead_letter_topic(settings.dead_letter_topic)
 
-        wait.until("checkpoint", verify)
+        wait.until("kafka", verify)
         wait.until("kafka", lambda: self._verify_boundary(broker, folder))
         plans = {name: QueryPlans(spark.session, folder.query(name)) for name in (WINDOWS, REJECTS)}
         self._plans = plans[WINDOWS]

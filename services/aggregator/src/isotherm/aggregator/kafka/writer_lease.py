@@ -19,9 +19,9 @@ from isotherm.servicekit.kafka.errors import reason_of
 
 SESSION_S = 10.0
 """How long Kafka waits for a heartbeat of the holder."""
-HALT_S = 4.0
+HALT_S = 8.0
 """How long a holder that has lost the lease may take to stop its queries, before its JVM is killed."""
-TAKEOVER_S = 6.0
+TAKEOVER_S = 10.0
 """How long a new holder waits after one that did not release the lease: longer than that one may take to stop."""
 
 _POLL_S = 0.2
@@ -60,6 +60,7 @@ class WriterLease:
         self._is_claimed = False
         self._assigned_s: float | None = None
         self._held_from_s = 0.0
+        self._is_writing = False
         self._lost_s: float | None = None
         self._confirmed_s = elapsed_s()
         self._others = 0
@@ -101,9 +102,13 @@ class WriterLease:
                 f"Kafka does not confirm that this is the only aggregator with the clock {self._topic}: {self.reason()}"
             )
 
+    def writing_has_begun(self) -> None:
+        """Take note that this process writes: from now on a loss of the lease ends it, if need be by a kill."""
+        self._is_writing = True
+
     def writing_has_ended(self) -> None:
-        """Take note that nothing of this process writes any more after the lease was lost."""
-        self._lost_s = None
+        """Take note that nothing of this process writes any more."""
+        self._is_writing, self._lost_s = False, None
 
     def reason(self) -> str:
         """Return why this process may not write, in words."""
@@ -119,8 +124,9 @@ class WriterLease:
             self._confirmed_s = self._elapsed_s()
             if self._assigned_s is not None and not self._is_claimed:
                 self._claim(self._assigned_s)
-            if self._lost_s is not None and self._elapsed_s() - self._lost_s > HALT_S:
-                self._lost_s = None
+            lost_s = self._lost_s
+            if self._is_writing and lost_s is not None and self._elapsed_s() - lost_s > HALT_S:
+                self.writing_has_ended()
                 _log.error("the queries do not stop although the lease is lost: the JVM is killed", topic=self._topic)
                 self._end_writing()
         if self._released and self._is_claimed:

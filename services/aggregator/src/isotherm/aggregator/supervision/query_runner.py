@@ -121,7 +121,7 @@ class QueryRunner:
         if self._lease.other_holders != others:
             for query in queries:
                 query.forget()
-            self._wait.until("registry", self._schemas.load)
+            self._wait.until("checkpoint", self._schemas.load)
         self._applied_target = None
 
     def _apply_target(self, queries: _Queries) -> None:
@@ -138,6 +138,7 @@ class QueryRunner:
                 self._halt(queries)
                 runs = False
         if should_run and not runs:
+            self._lease.writing_has_begun()
             for query in queries:
                 query.start()
                 if before is not None:
@@ -217,14 +218,23 @@ class QueryRunner:
         if cause is Cause.NEW_SCHEMA:
             new_ids = confluent_avro.new_schema_ids(failure)
             _log.info("query met new schema ids, restarting it with them", query=query.name, schema_ids=new_ids)
-            self._wait.until("registry", lambda: self._schemas.learn(new_ids))
+            self._wait.until("registry", self._while_held(lambda: self._schemas.learn(new_ids)))
         else:
             self._health.not_ready(query.name, failure.strip().splitlines()[0])
             _log.warning("query lost a server, restarting it", query=query.name, trace=failure)
             self._wait.pause(self._backoff.next_ms() / 1000)
-            self._wait.until("kafka", verify_topics)
-        self._lease.verify()
+            self._wait.until("kafka", self._while_held(verify_topics))
         query.start()
+
+    def _while_held(self, action: Callable[[], None]) -> Callable[[], None]:
+        """Return an action that raises LeaseLostError when another aggregator may write."""
+
+        def act() -> None:
+            self._lease.verify()
+            action()
+            self._lease.verify()
+
+        return act
 
     def _probe_kafka(
         self, windows: SupervisedQuery, rejects: SupervisedQuery, verify_topics: Callable[[], None]
