@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no annotations
 from pyspark.sql import SparkSession
 
 from isotherm.aggregator.checkpoint.objects import CheckpointObjects, CheckpointUnavailableError, LocalObjects

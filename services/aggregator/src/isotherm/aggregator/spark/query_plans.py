@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -77,7 +76,7 @@ class QueryPlans:
         return self._own_log
 
 
-def _planned_batch(batch_id: int, planned: JavaObject) -> PlannedBatch:
+def _planned_batch(batch_id: int, planned: Any) -> PlannedBatch:
     metadata = json.loads(planned.metadata().get().json())
     # The input is the last source of both queries.
     end = planned.offsets().last()
