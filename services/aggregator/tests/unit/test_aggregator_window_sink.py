@@ -249,10 +249,14 @@ class Emitted:
     def __init__(self, plans: QueryPlans) -> None:
         self.taken: list[tuple[int, list[dict[str, Any]]]] = []
         self.fail_next = False
+        self.plans: list[str] = []
+        """The optimized plan of each batch."""
         self._plans = plans
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         emitted = [row.asDict() for row in rows.collect()]
+        (query,) = rows.sparkSession.streams.active
+        self.plans.append(str(query._jsq.streamingQuery().lastExecution().optimizedPlan().toString()))  # type: ignore[attr-defined]  # Java's
         if emitted:
             plan = self._plans.get(batch_id)
             assert plan is not None
@@ -273,8 +277,6 @@ def test_the_clock_alone_finishes_windows_and_a_repeated_batch_is_the_same(
     checkpoint = tmp_path / "checkpoint"
     plans = QueryPlans(spark, f"file://{checkpoint}")
     emitted = Emitted(plans)
-
-    plans_seen: list[str] = []
 
     def put(folder: str, name: str, text: str) -> None:
         hidden = tmp_path / folder / f".{name}"
@@ -304,7 +306,6 @@ def test_the_clock_alone_finishes_windows_and_a_repeated_batch_is_the_same(
             query.processAllAvailable()
         finally:
             query.stop()
-        plans_seen.append(str(query._jsq.explainInternal(True)))
 
     put("readings", "1", line(1_000, "near") + line(90_000_000, "far ahead"))
     run()
@@ -323,21 +324,25 @@ def test_the_clock_alone_finishes_windows_and_a_repeated_batch_is_the_same(
     (row,) = first[1]
     assert (row["device_id"], row["count"], row["window_start"], row["window_end"]) == ("near", 2, 0, 10_000)
     assert calls.read_text() == "", "a process was started for a file of the checkpoint"
-    assert_only_the_clock_has_a_watermark(plans_seen[-1])
+
+    emitted.plans.clear()
+    put("clock", "2", "15001\n")
+    put("readings", "3", line(90_000_000, "both in one batch"))
+    run()
+    assert_only_the_clock_has_a_watermark(next(plan for plan in emitted.plans if "Union" in plan))
 
 
-def assert_only_the_clock_has_a_watermark(explained: str) -> None:
+def assert_only_the_clock_has_a_watermark(optimized: str) -> None:
     """What `windows.with_clock` rests on: Spark's optimizer may neither drop the watermark nor move the filter."""
-    optimized = explained.partition("== Optimized Logical Plan ==")[2].partition("== Physical Plan ==")[0]
     nodes = [line for line in optimized.splitlines() if line.strip()]
-    union = next(number for number, line in enumerate(nodes) if "Union" in line)
-    watermarks = [number for number, line in enumerate(nodes) if "EventTimeWatermark event_time" in line]
-    assert len(watermarks) == 1, optimized
-    (watermark,) = watermarks
-    # The filter that lets no tick into a window stays above the watermark, and both stay in the union's first part.
-    assert any("Filter" in line and "event_time" in line for line in nodes[union:watermark]), optimized
-    assert not any("Filter" in line for line in nodes[watermark : watermark + 2]), optimized
-    assert any("Aggregate" in line for line in nodes[:union]), optimized
-    indent = nodes[union].index("Union")
-    second = [line for line in nodes[watermark:] if line.startswith(" " * indent) and line[indent:].startswith("+- ")]
-    assert second, optimized
+    aggregate, union, watermark = (
+        [number for number, line in enumerate(nodes) if line.lstrip(" :+-").startswith(name)]
+        for name in ("Aggregate", "Union", "EventTimeWatermark")
+    )
+    assert len(aggregate) == len(union) == len(watermark) == 1, optimized
+    assert aggregate < union < watermark, optimized
+    # The filter that lets no tick into a window stays above the watermark.
+    assert any("Filter" in line and "event_time" in line for line in nodes[union[0] : watermark[0]]), optimized
+    # Both are in the union's first part, whose watermark the union has. What follows it are the readings.
+    first = [line for line in nodes[union[0] + 1 : watermark[0] + 1] if line.strip().startswith("+- ")]
+    assert first == [], optimized

@@ -57,5 +57,8 @@ def open_lease(settings: AggregatorSettings, end_writing: Callable[[], None]) ->
         settings.writers_group,
         session_timeout_ms=round(SESSION_S * 1000),
     )
+    reader = clients.consumer(
+        settings.kafka, f"{_CLIENT_ID}-lease-reader", settings.writers_group, isolation_level="read_uncommitted"
+    )
     holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
-    return WriterLease(consumer, settings.clock_topic, holder, end_writing)
+    return WriterLease(consumer, reader, settings.clock_topic, holder, end_writing)

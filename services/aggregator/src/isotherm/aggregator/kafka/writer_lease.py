@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from isotherm.servicekit import logs
 from isotherm.servicekit.kafka.errors import reason_of
+from isotherm.servicekit.kafka.group_offsets import committed_offsets
 
 SESSION_S = 10.0
 """How long Kafka waits for a heartbeat of the holder."""
@@ -25,6 +26,8 @@ TAKEOVER_S = 10.0
 """How long a new holder waits after one that did not release the lease: longer than that one may take to stop."""
 
 _POLL_S = 0.2
+_ASK_S = 2.0
+"""How often one that waits asks who holds the lease."""
 _REQUEST_TIMEOUT_S = 5.0
 _HELD, _RELEASED = "held by ", "released by "
 
@@ -41,16 +44,20 @@ class WriterLease:
     def __init__(
         self,
         consumer: Consumer,
+        reader: Consumer,
         topic: str,
         holder: str,
         end_writing: Callable[[], None],
         elapsed_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`consumer` is of the aggregator's group; the lease closes it. `holder` names this process to others.
+        """Two consumers of the aggregators' group, which the lease closes: `consumer` joins it, `reader` never does.
 
-        `end_writing` kills what still writes HALT_S after the lease was lost.
+        `reader` reads what the group has committed: a member that waits for its part of the group cannot
+        (`servicekit.kafka.group_offsets`). `holder` names this process to others. `end_writing` kills what still writes
+        HALT_S after the lease was lost.
         """
         self._consumer = consumer
+        self._reader = reader
         self._topic = topic
         self._holder = holder
         self._end_writing = end_writing
@@ -64,6 +71,8 @@ class WriterLease:
         self._lost_s: float | None = None
         self._confirmed_s = elapsed_s()
         self._others = 0
+        self._noted_by: str | None = None
+        self._asked_s = -_ASK_S
         self._thread = threading.Thread(target=self._run, name="writer-lease", daemon=True)
 
     def start(self) -> None:
@@ -75,7 +84,7 @@ class WriterLease:
         self._released = True
         self._closing.set()
         if self._thread.ident is None:
-            self._consumer.close()
+            self._close()
         else:
             self._thread.join()
 
@@ -114,7 +123,7 @@ class WriterLease:
         """Return why this process may not write, in words."""
         if self._is_claimed:
             return "the former holder did not release it, and may still be stopping"
-        return f"it waits until Kafka assigns {self._topic}-0 to it; {self._noted() or 'nobody is known to hold it'}"
+        return f"it waits until Kafka assigns {self._topic}-0 to it; {self._noted_by or 'nobody is known to hold it'}"
 
     def _run(self) -> None:
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
@@ -122,8 +131,11 @@ class WriterLease:
             # Ticks come with it. They are for Spark.
             self._consumer.poll(_POLL_S)
             self._confirmed_s = self._elapsed_s()
-            if self._assigned_s is not None and not self._is_claimed:
-                self._claim(self._assigned_s)
+            if not self._is_claimed:
+                if self._assigned_s is not None:
+                    self._claim(self._assigned_s)
+                elif self._elapsed_s() - self._asked_s >= _ASK_S:
+                    self._asked_s, self._noted_by = self._elapsed_s(), self._noted()
             lost_s = self._lost_s
             if self._is_writing and lost_s is not None and self._elapsed_s() - lost_s > HALT_S:
                 self.writing_has_ended()
@@ -132,7 +144,11 @@ class WriterLease:
         if self._released and self._is_claimed:
             self._note(_RELEASED)
         self._is_claimed = False
+        self._close()
+
+    def _close(self) -> None:
         self._consumer.close()
+        self._reader.close()
 
     def _assigned(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         if _partitions:
@@ -162,7 +178,8 @@ class WriterLease:
     def _noted(self) -> str | None:
         """Return what the last holder noted; None when Kafka does not answer."""
         try:
-            (committed,) = self._consumer.committed([TopicPartition(self._topic, 0)], timeout=_REQUEST_TIMEOUT_S)
+            partition = TopicPartition(self._topic, 0)
+            (committed,) = committed_offsets(self._reader, [partition], timeout_s=_REQUEST_TIMEOUT_S)
         except KafkaException as failure:
             _log.warning("Kafka does not say who holds the lease", reason=reason_of(failure))
             return None

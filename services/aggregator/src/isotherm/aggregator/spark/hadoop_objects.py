@@ -74,8 +74,14 @@ class HadoopObjects:
         try:
             yield
         except Py4JJavaError as error:
-            reason = str(error.java_exception.toString())
+            reason = _root_cause(error.java_exception).toString()
             raise CheckpointUnavailableError(f"{self._location} cannot be used: {reason}") from error
+
+
+def _root_cause(error: Any) -> Any:
+    while (cause := error.getCause()) is not None:
+        error = cause
+    return error
 
 
 def open_objects(session: SparkSession, location: str) -> CheckpointObjects:
