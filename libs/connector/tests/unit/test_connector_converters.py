@@ -8,7 +8,7 @@ from isotherm.connector.config import converters
 from isotherm.connector.config.converters import converter_keys, is_enveloped, registry_settings
 from isotherm.connector.config.definitions import Definition, common_keys
 from isotherm.connector.config.files import from_mapping
-from isotherm.connector.config.validation import InvalidConfigError, Validated, validate
+from isotherm.connector.config.validation import Validated, validate
 from isotherm.servicekit.settings import RegistrySettings
 
 DEFINITION = Definition("Sink", "sink", (*common_keys("Sink"), *converter_keys()))
@@ -75,18 +75,3 @@ def test_nothing_under_a_converter_vanishes_without_a_notice() -> None:
     found = {notice.key: notice.message for notice in checked(given).notices}
     assert "a sink registers no schemas" in found["value.converter.auto.register.schemas"]
     assert "did you mean value.converter.schema.registry.url" in found["value.converter.schema.registry.urls"]
-
-
-def test_transforms_are_an_error_that_names_each_key() -> None:
-    given = {
-        "transforms": "mask",
-        "transforms.mask.type": "org.apache.kafka.connect.transforms.MaskField$Value",
-        "transforms.mask.predicate": "p",
-        "predicates": "p",
-        "predicates.p.type": "org.apache.kafka.connect.transforms.predicates.RecordIsTombstone",
-    }
-    with pytest.raises(InvalidConfigError) as caught:
-        checked(given)
-    assert {problem.key for problem in caught.value.found} == set(given)
-    assert all("not supported" in problem.message for problem in caught.value.found)
-    assert checked({"transforms": " ", "predicates": ""}).notices == ()

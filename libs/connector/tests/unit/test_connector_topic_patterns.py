@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from isotherm.connector.config.topic_patterns import compiled, matching
+from isotherm.connector.config.topic_patterns import matching
+from isotherm.connector.java_patterns import compiled
 
 
 @pytest.mark.parametrize(

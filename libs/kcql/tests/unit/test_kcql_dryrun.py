@@ -31,6 +31,12 @@ def test_without_a_pk_and_without_a_target() -> None:
     assert outcomes("SELECT a FROM s WITHTARGET=a", {"a": "t"})[0]["target"] == "t"
 
 
+def test_a_record_that_the_condition_leaves_out_has_a_line_of_its_own() -> None:
+    found = outcomes("INSERT INTO t SELECT a FROM s WHERE a > 1", {"a": 1}, {"a": 2}, {"b": 3}, {"a": "x"})
+    assert found[:3] == [{"filtered": "where"}, {"target": "t", "id": None, "row": {"a": 2}}, {"filtered": "where"}]
+    assert found[3] == {"error": '"a": is a text, and WHERE compares it with a number'}
+
+
 def test_one_line_a_record_whatever_is_in_it() -> None:
     lines: list[str | bytes] = [
         '{"a": {"b": 1}}\n',

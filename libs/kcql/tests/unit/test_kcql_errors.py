@@ -240,3 +240,52 @@ def test_the_caret_keeps_tabs_and_long_lines_short() -> None:
 def test_an_error_survives_pickling() -> None:
     error = refusal("SELECT a FROM b garbage")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301  # our own bytes
+
+
+_ANY_OPERAND = "a field, a number, a text in '..', TIMESTAMP '..', TRUE or FALSE"
+
+
+@pytest.mark.parametrize(
+    ("condition", "offending", "message", "expected"),
+    [
+        ("", "", "unexpected end after WHERE", "NOT or"),
+        ("a", "", 'unexpected end after the field "a"', "a comparison (=, <>, <, <=, >, >=), IS, IN or LIKE"),
+        ("a = NULL", "NULL", 'unexpected "NULL" after "="', "IS NULL or IS NOT NULL, which test for null"),
+        ("a == 5", "=", 'unexpected "=" after "="', f"{_ANY_OPERAND}; equal is =, unequal is <> or !="),
+        ('a = "x"', '"', 'unexpected """', "a name with other characters stands in `..`"),
+        ("a BETWEEN 1 AND 2", "BETWEEN", 'unexpected "BETWEEN" after the field "a"', "a comparison"),
+        ("(a = 1", "", 'unexpected end after the number "1"', 'AND, OR or ")"'),
+        ("and = 1", "and", 'unexpected "and" after WHERE', "and needs quotes (`and`) as a name"),
+        ("a > TRUE", ">", '">" has no meaning for TRUE and FALSE', "= or <>"),
+        ("1 = 2", "1", "WHERE compares two constants", "a field on one side"),
+        ("5 IS NULL", "5", "IS NULL after a constant", "a field before it"),
+        ("'x' LIKE 'x'", "'x'", "LIKE after a constant", "a field before it"),
+        ("a IN (1, 'x')", "'x'", "a text in a list of IN that begins with a number", None),
+        ("a IN (b)", "b", 'unexpected "b"', "a number"),
+        ("a LIKE 5", "5", 'unexpected "5"', "a text in '..'"),
+        ("a LIKE 'x' ESCAPE 'yy'", "'yy'", 'ESCAPE is "yy"', "one character"),
+        ("a LIKE 'x!' ESCAPE '!'", "'x!'", '"!" escapes nothing here', "%, _ or ! after the escape character !"),
+        ("a = TIMESTAMP '31.1.2026'", "TIMESTAMP '31.1.2026'", '"31.1.2026" is no time', "ISO 8601"),
+        ("a = 1e999", "1e999", '"1e999" is too large', "a number that a double can hold"),
+        ("a = " + "9" * 41, "9" * 41, "a number of 41 characters", "at most 40"),
+        ("`now()` = 5", "`now()`", "WHERE takes fields and constants, no function", None),
+        ("a = `_header`", "`_header`", "_header without the name of a header", "_header.name"),
+        ("a = 'x", "'", "an unclosed quote", "a second '"),
+        ("a = 5 WHERE b = 5", "WHERE", "WHERE is given twice", "each clause at most once"),
+        ("NOT " * 51 + "a = 5", "N", "the condition is nested too deeply", "at most 50 levels"),
+    ],
+)
+def test_conditions(condition: str, offending: str, message: str, expected: str | None) -> None:
+    error = refusal(f"SELECT a FROM s WHERE {condition}")
+    assert error.offending == offending
+    assert error.message.startswith(message)
+    assert (expected or "") in (error.expected or "")
+
+
+def test_a_misspelt_word_of_a_condition_is_named() -> None:
+    assert refusal("SELECT a FROM s WHERE a LKE 'x'").suggestion == "LIKE"
+    assert refusal("SELECT a FROM s WERE a = 5").suggestion == "WHERE"
+
+
+def test_deep_parentheses_are_refused_and_no_crash() -> None:
+    assert "nested too deeply" in refusal("SELECT a FROM s WHERE " + "(" * 20_000 + "a = 5" + ")" * 20_000).message

@@ -25,6 +25,7 @@ EVERY_KEY: dict[str, Any] = {
     "target_from": None,
     "source": "b",
     "fields": [{"path": ["a"], "alias": None, "part": "value"}],
+    "where": None,
     "ignore": [],
     "primary_key": [],
     "format": None,
@@ -56,8 +57,10 @@ EVERY_KEY: dict[str, Any] = {
     "properties": {},
 }
 
+A = {"path": ["a"], "part": "value"}
 FULL = """
 INSERT INTO temperatures SELECT device.id AS device_id, *, _.topic, now() FROM temperatures.grouped
+WHERE mean > 20.5 AND _key IS NOT NULL
 IGNORE a.b AUTOCREATE WITHSTRUCTURE PK device.id, _key WITHTARGET=x.y AUTOEVOLVE BATCH=7
 PARTITIONBY _header.h WITHTIMESTAMP ts TIMESTAMPUNIT=SECONDS WITHFORMAT JSON WITHUNWRAP STOREAS QUEUE(Size=5)
 WITHTAG(f, c=v, g AS h) INCREMENTALMODE=token WITHTYPE topic WITHDOCTYPE=d WITHINDEXSUFFIX -{YYYY.MM.DD} TTL=8
@@ -87,6 +90,16 @@ def test_every_clause_as_json() -> None:
             {"path": [], "alias": None, "part": "topic"},
             {"path": ["now"], "alias": None, "part": "function"},
         ],
+        "where": {
+            "and": [
+                {
+                    "operator": ">",
+                    "left": {"path": ["mean"], "part": "value"},
+                    "right": {"value": 20.5, "type": "number"},
+                },
+                {"operator": "IS NOT NULL", "left": {"path": [], "part": "key"}},
+            ]
+        },
         "ignore": [["a", "b"]],
         "primary_key": [{"path": ["device", "id"], "part": "value"}, {"path": [], "part": "key"}],
         "format": "JSON",
@@ -153,12 +166,14 @@ def test_every_clause_in_words() -> None:
     (statement,) = parse(FULL)
     words = explain_words(statement)
     for said in (
-        'Every record of "temperatures.grouped" is inserted into the target that its field x.y names',
+        'Every record of "temperatures.grouped" that meets the condition is inserted into the target',
+        "the target that its field x.y names",
         '"-2026.01.31" for 2026-01-31 14:05:09 UTC',
         "device.id as device_id",
         "*: all other fields of the value",
         "_.topic as topic",
         "now() as now: the connector's function",
+        "condition: mean > 20.5 AND _key IS NOT NULL",
         "left out: a.b",
         "primary key: the values of device.id, _key",
         "event time: ts, in seconds",
@@ -208,3 +223,47 @@ def test_words(text: str, said: str) -> None:
 def test_written_back(text: str, canonical: str) -> None:
     assert render(parse(text)) == canonical
     assert parse(canonical) == parse(text)
+
+
+@pytest.mark.parametrize(
+    ("condition", "canonical", "as_json"),
+    [
+        ("a!=5", "a <> 5", {"operator": "<>", "left": A, "right": {"value": 5, "type": "number"}}),
+        ("1.5e2 < a", "1.5E+2 < a", {"operator": "<", "left": {"value": 150.0, "type": "number"}, "right": A}),
+        ("((a is null))", "a IS NULL", {"operator": "IS NULL", "left": A}),
+        (
+            "a in('x','it''s')",
+            "a IN ('x', 'it''s')",
+            {
+                "operator": "IN",
+                "left": A,
+                "right": [{"value": "x", "type": "text"}, {"value": "it's", "type": "text"}],
+            },
+        ),
+        (
+            "a not like '!%' escape '!'",
+            "a NOT LIKE '!%' ESCAPE '!'",
+            {"operator": "NOT LIKE", "left": A, "right": {"value": "!%", "type": "text"}, "escape": "!"},
+        ),
+        (
+            "not a = true or a not in (timestamp'2026-01-31 01:00+01:00')",
+            "NOT a = TRUE OR a NOT IN (TIMESTAMP '2026-01-31T00:00:00Z')",
+            {
+                "or": [
+                    {"not": {"operator": "=", "left": A, "right": {"value": True, "type": "boolean"}}},
+                    {"operator": "NOT IN", "left": A, "right": [{"value": "2026-01-31T00:00:00Z", "type": "time"}]},
+                ]
+            },
+        ),
+        ("(a = 1 or a = 2) and (a = 3 and a = 4)", "(a = 1 OR a = 2) AND a = 3 AND a = 4", None),
+        ("not (a = 1 and a = 2)", "NOT (a = 1 AND a = 2)", None),
+        ("`null` = `5`.`5` and `-1`.x > timestamp", "`null` = `5`.`5` AND -1.x > timestamp", None),
+        ("_header.`a b` = `_key.x`", "_header.`a b` = _key.x", None),
+    ],
+)
+def test_conditions(condition: str, canonical: str, as_json: Any) -> None:
+    (statement,) = parse(f"SELECT a FROM s WHERE {condition} PK a")
+    assert render(statement) == f"SELECT a FROM s WHERE {canonical} PK a"
+    assert parse(render(statement)) == (statement,)
+    if as_json is not None:
+        assert explain_json(statement)["where"] == as_json

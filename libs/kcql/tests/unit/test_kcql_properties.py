@@ -51,9 +51,26 @@ def listed(element: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.lists(element, min_size=1, max_size=3, unique=True).map(", ".join)
 
 
+CONDITION = st.recursive(
+    st.one_of(
+        st.tuples(
+            PLACE, st.sampled_from(["= 'x'", "<> 5", ">= -2.5", "< b", "IS NULL", "is not null", "in ('a', 'b')"])
+        ),
+        st.tuples(
+            PLACE,
+            st.sampled_from(["is not null", "in ('a')", "NOT IN (1, 2)", "like 'a%'", "NOT LIKE '!%' ESCAPE '!'"]),
+        ),
+    ).map(" ".join),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["AND", "or"]), inner).map("({0[0]} {0[1]} {0[2]})".format),
+        inner.map("NOT ({})".format),
+    ),
+    max_leaves=4,
+)
 CLAUSES = st.fixed_dictionaries(
     {},
     optional={
+        "WHERE": CONDITION.map("WHERE {}".format),
         "IGNORE": listed(PATH).map("IGNORE {}".format),
         "PK": listed(PLACE).map("PK {}".format),
         "WITHTARGET": PATH.map("WITHTARGET={}".format),

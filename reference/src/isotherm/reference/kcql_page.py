@@ -26,6 +26,8 @@ _EXAMPLES = (
     "INSERT INTO a SELECT _key.id, _header.`mqtt.topic` AS topic, _.offset FROM t",
     "INSERT INTO $ SELECT * FROM `home/+/temperature`",
     "INSERT INTO _value.kind SELECT * FROM `*`",
+    "INSERT INTO hot SELECT * FROM t WHERE mean > 30 AND (room LIKE 'attic%' OR room IN ('loft', 'it''s')) PK room",
+    "INSERT INTO a SELECT * FROM t WHERE _key IS NOT NULL AND NOT event_time < TIMESTAMP '2026-01-31T12:00:00Z'",
     "INSERT INTO a SELECT ingredients.name AS n FROM t WITHSTRUCTURE",
     "INSERT INTO a SELECT * FROM t WITHTIMESTAMP ts TIMESTAMPUNIT=SECONDS WITHINDEXSUFFIX -{YYYY.MM.DD}",
     "INSERT INTO a SELECT * FROM t PROPERTIES('behavior.on.null.values'=IGNORE); INSERT INTO b SELECT x FROM t",
@@ -44,6 +46,36 @@ _RULES = """- Keywords have any case. `--` after a blank begins a comment.
 - A field of the value that is called like a part of a record is reached through `_value`: `_value._key`.
 - A connector refuses a clause that it does not use, when it checks its configuration."""
 
+_CONDITIONS = """`WHERE` keeps the records of which its condition is true. The others are counted as `filtered`, with
+the reason `where`: in the counts of a sink, and in the metrics `filtered_readings` of the MQTT
+proxy and `records_filtered` of CoAP.
+
+| condition | true when |
+|---|---|
+| `a = 5`, `a <> b`, `a != 'x'`, `<`, `<=`, `>`, `>=` | the comparison holds; a field stands on one side at least |
+| `a IS NULL`, `a IS NOT NULL` | the field is null or missing; or has a value |
+| `a IN (1, 2)`, `a NOT IN ('x', 'y')` | the value is one of the list, or none of it; the list is of one kind |
+| `a LIKE 'x%_'`, `a NOT LIKE '50!%' ESCAPE '!'` | the whole text fits: `%` is any text, `_` any one character |
+| `NOT c`, `c AND d`, `c OR d`, `(c)` | in this order of precedence |
+
+- Names are those of the field list, with the parts of the record: `_key.id`, ``_header.`mqtt.qos` ``, `_.topic`. In
+  a condition `'..'` is a text, in which `''` is one quote, and only `` `..` `` quotes a name.
+- Constants are numbers (`5`, `-2.5`, `1e3`), texts, `TRUE`, `FALSE` and times (`TIMESTAMP '2026-01-31T12:00:00Z'`,
+  in UTC without a zone).
+- The logic has three values, as in SQL: a comparison with null is unknown, `NOT` of unknown is unknown, and `WHERE`
+  keeps no record of which its condition is unknown. Not a number (NaN) is treated like null.
+- Texts are compared by code points, case counts. Dates, times of day and UUIDs are compared as texts in their usual
+  form. A `TIMESTAMP` is compared with a time, with a number of epoch milliseconds, or with a text in ISO 8601.
+- A value of another kind than its constant (`'warm' > 5`), and a path through an array or a scalar, make the record
+  bad. So does a field that the writer schema lacks; in JSON without a schema that field is null. Headers are texts.
+- The parts of `AND` and `OR` are looked at from left to right, until the outcome is known.
+- A record without a value (a tombstone) has no fields: only conditions on its key, its headers or `_value IS NULL`
+  keep it.
+- In a route of the MQTT proxy or a CoAP connector the condition is about the fields of the payload; a payload with
+  several readings is asked for each. What is left out is not looked at further, and the publish or request is
+  acknowledged. For complete CoAP messages the condition is about the fields of the message.
+- There are no casts and no functions."""
+
 MEANINGS: Mapping[str, str] = {
     "AUTOCREATE": "creates the target when it is missing",
     "AUTOEVOLVE": "adds columns for new fields to the target",
@@ -59,6 +91,7 @@ MEANINGS: Mapping[str, str] = {
     "STOREAS": "the kind of structure that the target is, with its parameters",
     "TIMESTAMPUNIT": "the unit of the field of `WITHTIMESTAMP`; milliseconds by default",
     "TTL": "how long the store keeps a row; the unit is the store's",
+    "WHERE": "the condition that a record must meet, see [conditions](#conditions)",
     "WITHCONVERTER": "the converter of a source's payloads",
     "WITHDOCTYPE": "the document type of an old Elasticsearch",
     "WITHFORMAT": "the format in which the row is written; `RAW` in a route of the MQTT proxy: the payload as it came",
@@ -90,7 +123,7 @@ def _lines() -> Iterator[str]:
         for statement in kcql.parse(example):
             yield kcql.explain_words(statement)
         yield from ("```", "")
-    yield from ("## Rules", "", _RULES, "", "## Clauses", "")
+    yield from ("## Rules", "", _RULES, "", "## Conditions", "", _CONDITIONS, "", "## Clauses", "")
     rows = [(markdown.code(clause), MEANINGS[clause], ", ".join(_users(clause))) for clause in sorted(CLAUSES)]
     yield from markdown.table(("clause", "meaning", "used by"), rows)
 

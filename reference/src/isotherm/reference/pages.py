@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from isotherm.reference import cli_page, connectors_page, kcql_page, metrics_page, rest_page, routes_page, settings_page
+from isotherm.reference import (
+    cli_page,
+    connectors_page,
+    kcql_page,
+    metrics_page,
+    rest_page,
+    routes_page,
+    settings_page,
+    transforms_page,
+)
 
 FOLDER = Path(__file__).parents[4] / "docs" / "reference"
 
@@ -22,6 +31,7 @@ def texts() -> Mapping[Path, str]:
         FOLDER / "cli.md": cli_page.text(),
         FOLDER / "metrics.md": metrics_page.text(),
         FOLDER / "alert-routes.md": routes_page.text(),
+        FOLDER / "transforms.md": transforms_page.text(),
     }
 
 

@@ -14,6 +14,7 @@ import isotherm.schemas
 from isotherm import kcql, payloads
 from isotherm.coap_ingest.coap.notification import Notification
 from isotherm.coap_ingest.coap.resource import Resource, Server
+from isotherm.coap_ingest.ingest.outlets import Outlet
 from isotherm.coap_ingest.ingest.records import (
     headers,
     message_record,
@@ -130,7 +131,10 @@ def read(kcql_text: str, **changes: Any) -> list[dict[str, Any]]:
     assert not problems
     route = rule.route_for_server(SERVER)
     assert route.rules is not None
-    return reading_records(notification(resource=route.resource, **changes), route.rules, payloads.SequenceGenerator())
+    records, _ = reading_records(
+        notification(resource=route.resource, **changes), route.rules, payloads.SequenceGenerator()
+    )
+    return records
 
 
 def test_the_documents_payload_becomes_a_reading_by_kcql() -> None:
@@ -193,3 +197,41 @@ def test_a_payload_that_cannot_be_decoded_is_an_error() -> None:
 def test_a_projection_that_fails_is_an_error_of_the_payload() -> None:
     with pytest.raises(payloads.PayloadError, match="WITHSTRUCTURE"):
         read("INSERT INTO thermostat.data SELECT a.b AS value FROM sensors", payload=b'{"a":[{"b":1}]}')
+
+
+def test_a_condition_leaves_rows_out_before_they_are_looked_at() -> None:
+    rows = b'[{"value": 1}, {"value": 25}, {"value": 30, "unit": "K"}, {"no": "reading"}]'
+    text = "INSERT INTO temperature SELECT * FROM sensors WHERE value > 20 AND (unit IS NULL OR unit <> 'K')"
+    assert [record["value"] for record in read(text, payload=rows)] == [25.0]
+    with pytest.raises(payloads.PayloadError, match="item 0 of 4"):
+        read("INSERT INTO temperature SELECT * FROM sensors WHERE value > 'warm'", payload=rows)
+
+
+def outlet(kcql_text: str, counted: list[tuple[str, int]]) -> Outlet:
+    (rule,), problems = compile_rules(kcql.parse(kcql_text), key="kcql", units={}, limits=payloads.Limits())
+    assert not problems
+    return Outlet(rule.route_for_server(SERVER), lambda _: b"", lambda topic, number: counted.append((topic, number)))
+
+
+def test_a_condition_on_complete_messages_reads_their_fields_and_both_are_counted() -> None:
+    counted: list[tuple[str, int]] = []
+    sequences = payloads.SequenceGenerator()
+    messages = outlet("INSERT INTO coap_sensor_topic SELECT * FROM sensors WHERE code = '2.05' AND rtt < 999", counted)
+    assert len(messages.records(notification(), sequences)) == 1
+    assert messages.records(notification(code="2.03"), sequences) == []
+    readings = outlet(f"INSERT INTO thermostat.data {ALIASES} FROM sensors WHERE temperature > 30", counted)
+    assert readings.records(notification(), sequences) == []
+    assert counted == [("coap_sensor_topic", 1), ("thermostat.data", 1)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "problem"),
+    [
+        ("_key = 'x'", "a CoAP payload has no key: only fields of the payload can be selected or compared"),
+        ("cod = '2.05'", "WHERE: a complete message has no cod; did you mean code?"),
+    ],
+)
+def test_a_condition_on_what_a_message_does_not_have_is_refused(condition: str, problem: str) -> None:
+    statements = kcql.parse(f"INSERT INTO coap_sensor_topic SELECT * FROM sensors WHERE {condition}")
+    _, problems = compile_rules(statements, key="kcql", units={}, limits=payloads.Limits())
+    assert [one.message.startswith(problem) for one in problems] == [True]

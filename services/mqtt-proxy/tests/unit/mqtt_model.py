@@ -12,7 +12,8 @@ from typing import Any, cast
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.delivery.transactional_writer import WriteResult
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
-from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish
+from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
+from isotherm.mqtt_proxy.ingest.translation import IngestContext
 from isotherm.mqtt_proxy.server.connection import Connection
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.mqtt_proxy.sessions.store import StoredState

@@ -41,6 +41,7 @@ INSERT INTO raw.texts SELECT * FROM `raw/#` WITHFORMAT RAW;
 INSERT INTO twice SELECT * FROM `twice/#`;
 INSERT INTO all SELECT v AS value, note FROM `twice/#`;
 INSERT INTO all SELECT * FROM homes/+/temperature;
+INSERT INTO all SELECT * FROM filtered/+/temperature WHERE value > 1 AND _.topic <> 'filtered/none/temperature';
 INSERT INTO raw.texts SELECT * FROM homes/special/temperature WITHFORMAT RAW
 """
 TARGETS = ("thermostat.data", "temperature", "all", "twice")

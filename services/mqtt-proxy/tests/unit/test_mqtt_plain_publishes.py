@@ -41,6 +41,8 @@ TOPICS = st.sampled_from(
         "plain/temperature",
         "twice/a",
         "raw/a",
+        "filtered/a/temperature",
+        "filtered/none/temperature",
         "nobody",
         "",
         "a/+",

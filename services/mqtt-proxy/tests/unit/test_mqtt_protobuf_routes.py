@@ -18,7 +18,8 @@ from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.ingest.plain_route import Encode
 from isotherm.mqtt_proxy.ingest.routes import RouteError, Router, kcql_routes
-from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish, Translator
+from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 

@@ -17,7 +17,8 @@ from isotherm.mqtt_proxy.ingest.plain_route import Encode
 from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, ProducerRecord, headers_bytes
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes, regex_routes
 from isotherm.mqtt_proxy.ingest.topic_encoders import MissingTopicError, TopicEncoders
-from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish, Translator
+from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
 from isotherm.servicekit.settings import SettingsError
 
 RAW = "INSERT INTO events SELECT * FROM devices/+/event WITHFORMAT RAW"

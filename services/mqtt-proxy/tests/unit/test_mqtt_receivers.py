@@ -17,7 +17,8 @@ from isotherm.mqtt_proxy.delivery.qos2 import Qos2Receiver
 from isotherm.mqtt_proxy.delivery.transaction_batcher import TransactionBatcher
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
-from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish
+from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
+from isotherm.mqtt_proxy.ingest.translation import IngestContext
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.protocol.ack_queue import NOT_STORED, AckQueue
 from isotherm.mqtt_proxy.sessions.store import Session

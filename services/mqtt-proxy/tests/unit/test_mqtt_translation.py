@@ -23,9 +23,9 @@ from isotherm.mqtt_proxy.ingest.routes import (
     kcql_routes,
     regex_routes,
 )
+from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
 from isotherm.mqtt_proxy.ingest.translation import (
     IngestContext,
-    TranslatedPublish,
     Translator,
     refusal_reason,
 )
@@ -117,6 +117,47 @@ def test_two_connections_of_one_device_have_different_identities_in_one_millisec
     publish = Publish("devices/d/temperature", b"21.5", 1)
     records = [record for _ in range(3) for record in of.translate(publish, IngestContext("d", NOW_MS)).records]
     assert [decoded(record)["sequence"] for record in records] == [0, 1, 2]
+
+
+def test_a_condition_leaves_readings_out_and_they_are_counted() -> None:
+    of = kcql(f"{DOCUMENTED} WHERE t > 20 AND _.topic LIKE '%/d1/%'; INSERT INTO temperature SELECT t AS value FROM #")
+    result = translate(of, "devices/d1/temperature", [{"t": 20}, {"t": 21}, {"t": 22}])
+    stored = [(record.topic, decoded(record)["value"]) for record in result.records]
+    everything = [("temperature", value) for value in (20.0, 21.0, 22.0)]
+    assert stored == [("thermostat.data", 21.0), ("thermostat.data", 22.0), *everything]
+    assert (result.readings, result.filtered) == (
+        [("thermostat.data", 2), ("temperature", 3)],
+        [("thermostat.data", 1)],
+    )
+    metrics = Metrics()
+    metrics.count_stored(result, 1, 0.0)
+    assert metrics.filtered == {"thermostat.data": 1}
+
+
+def test_a_publish_of_which_nothing_is_left_is_stored_without_records_and_is_valid() -> None:
+    result = translate(kcql(f"{DOCUMENTED} WHERE t > 20"), "devices/d1/temperature", [{"t": 20}, {"id": "x"}])
+    assert (result.records, result.readings, result.filtered) == ([], [], [("thermostat.data", 2)])
+    assert (result.invalid_reason, result.dropped) == (None, False)
+
+
+def test_a_condition_that_does_not_fit_a_reading_makes_a_dead_letter() -> None:
+    result = translate(kcql(f"{DOCUMENTED} WHERE t > 20"), "devices/d1/temperature", [{"t": 21}, {"t": "warm"}])
+    assert (result.dead_letters, result.filtered) == (["reading"], [])
+    message = str(dict(result.records[0].headers)["__connect.errors.exception.message"])
+    assert 'item 1: "t": is a text, and WHERE compares it with a number' in message
+
+
+def test_a_condition_reads_the_user_properties() -> None:
+    of = kcql(f"{DOCUMENTED} WHERE _header.site = 'north'")
+    for site, number in (("north", 1), ("south", 0)):
+        properties = {Property.USER_PROPERTY: [("site", site)]}
+        assert len(translate(of, "devices/d1/temperature", {"t": 1}, properties=properties).records) == number
+
+
+def test_the_compiled_way_is_not_taken_with_a_condition() -> None:
+    for text, is_plain in ((DOCUMENTED, True), (f"{DOCUMENTED} WHERE t > 20", False)):
+        route = kcql(text).plain_route("devices/d1/temperature", IngestContext("client", NOW_MS))
+        assert (route is not None) is is_plain
 
 
 def test_every_matching_route_gets_the_publish() -> None:

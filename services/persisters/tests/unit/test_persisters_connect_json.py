@@ -30,7 +30,7 @@ def struct(**fields: Any) -> dict[str, Any]:
 
 
 def read(schema: Any, payload: Any) -> Any:
-    return EnvelopeReader()(orjson.dumps({"schema": schema, "payload": payload}))
+    return EnvelopeReader()(orjson.dumps({"schema": schema, "payload": payload}))[0]
 
 
 @pytest.mark.parametrize(

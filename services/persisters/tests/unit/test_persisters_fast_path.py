@@ -14,7 +14,7 @@ from isotherm import kcql
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
 from isotherm.persisters.api.record import Record
 from isotherm.persisters.api.row import Row
-from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
+from isotherm.persisters.buffers.in_flight_batch import InFlightBatch, Outcome
 from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.decoding import key_decoder, value_decoder
 from isotherm.persisters.records.projection import Projector
@@ -125,6 +125,26 @@ def test_rows_of_a_batch_are_those_of_its_records(
         assert essence(found) == essence(expected)
 
 
+@given(
+    batch=st.lists(values, min_size=1, max_size=5),
+    condition=st.sampled_from(
+        ["n > 0", "note IS NULL OR name LIKE '%a%'", "n < 0 AND note = '' OR at < 1767225600000"]
+    ),
+    times=st.sampled_from([1, MANY]),
+)
+def test_a_batch_keeps_the_records_that_each_keeps_alone(
+    batch: list[dict[str, Any]], condition: str, times: int
+) -> None:
+    project, read = projector(f"{DATED} WHERE {condition}"), records([written(value) for value in batch] * times)
+    alone = InFlightBatch.prepare(read, ErrorPolicy(Policy.THROW), project)
+    together = InFlightBatch.prepare(read, ErrorPolicy(Policy.THROW), project, project.try_project_batch)
+    assert project.try_project_batch(read) is not None, "the fast path takes it"
+    assert essence(together.rows) == essence(alone.rows)
+    assert together.outcomes == alone.outcomes
+    assert set(alone.outcomes.values()) <= {(Outcome.FILTERED, "where")}
+    assert len(alone.outcomes) + len(alone.rows) == len(read)
+
+
 @pytest.mark.parametrize("schema_id", [7, 9, 10, 11])
 @given(one=values, other=values)
 def test_different_identities_have_different_ids(schema_id: int, one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -205,6 +225,7 @@ def test_a_batch_with_anything_else_is_left_to_single_records(other: bytes | Non
         (f"{SELECT} PK name", 7),
         (f"{SELECT} WITHTIMESTAMP n", 7),
         ("INSERT INTO a SELECT * FROM t IGNORE note", 7),
+        (f"{SELECT} WHERE _key = 'k'", 7),
         (f"{SELECT}; INSERT INTO b SELECT * FROM t", 7),
         (SELECT, 8),
         (SELECT, 9),

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from isotherm.kcql.explain import explain_json, explain_words
     from isotherm.kcql.model import (
         SYS_TIME,
+        Condition,
         Field,
         Part,
         Path,
         Statement,
         StoreAs,
         Tag,
+        paths_of,
     )
     from isotherm.kcql.projection.compiler import Projection, compile_projection
     from isotherm.kcql.projection.record import Record
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SYS_TIME",
     "BadPattern",
+    "Condition",
     "Field",
     "KcqlError",
     "Part",
@@ -46,11 +49,13 @@ __all__ = [
     "explain_words",
     "format_suffix",
     "parse",
+    "paths_of",
     "render",
 ]
 
 _HOMES = {
     "BadPattern": "isotherm.kcql.dates",
+    "Condition": "isotherm.kcql.model",
     "Field": "isotherm.kcql.model",
     "KcqlError": "isotherm.kcql.errors",
     "Part": "isotherm.kcql.model",
@@ -69,6 +74,7 @@ _HOMES = {
     "explain_words": "isotherm.kcql.explain",
     "format_suffix": "isotherm.kcql.dates",
     "parse": "isotherm.kcql.syntax.parser",
+    "paths_of": "isotherm.kcql.model",
     "render": "isotherm.kcql.syntax.render",
 }
 

@@ -41,7 +41,7 @@ def apply(text: str, lines: Iterable[str | bytes], *, envelope: bool = False) ->
         envelope: whether each line is an object with key, value, headers, topic, partition, offset, timestamp.
 
     Yields:
-        For each record and statement `{"target", "id", "row"}` or `{"error"}`.
+        For each record and statement `{"target", "id", "row"}`, `{"filtered": "where"}` or `{"error"}`.
 
     Raises:
         KcqlError: the text is not KCQL.
@@ -82,6 +82,8 @@ def _outcome(projection: Projection, record: Record, *, envelope: bool) -> dict[
             raise ProjectionError(
                 "", f'the date in the suffix "{statement.index_suffix}" needs WITHTIMESTAMP or the envelope'
             )
+        if projection.accepts is not None and not projection.accepts(record):
+            return {"filtered": "where"}
         has_target = statement.target is not None or statement.dynamic_target is not None
         target = projection.target(record, record.timestamp_ms) if has_target else None
         return {"target": target, "id": projection.id(record), "row": projection.row(record)}

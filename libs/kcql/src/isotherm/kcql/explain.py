@@ -13,6 +13,8 @@ from isotherm.kcql.model import (
     Path,
     Statement,
 )
+from isotherm.kcql.syntax.condition_json import condition_json
+from isotherm.kcql.syntax.condition_text import write_condition
 from isotherm.kcql.syntax.names import write_field, write_path
 
 _EXAMPLE_TIME = datetime(2026, 1, 31, 14, 5, 9, tzinfo=UTC)
@@ -26,6 +28,7 @@ def explain_json(statement: Statement) -> dict[str, Any]:
         "target_from": None if statement.target_from is None else _place(statement.target_from, part_first=True),
         "source": statement.source,
         "fields": [_field(field) for field in statement.fields],
+        "where": None if statement.where is None else condition_json(statement.where),
         "ignore": [list(path) for path in statement.ignore],
         "primary_key": [_place(path) for path in statement.primary_key],
         "format": statement.format,
@@ -86,10 +89,11 @@ def explain_words(statement: Statement) -> str:
 
 def _sentence(statement: Statement) -> str:
     source = "any topic of the connector" if statement.source == "*" else f'"{statement.source}"'
+    which = "" if statement.where is None else " that meets the condition"
     if statement.mode is None:
-        return f"Reads every record of {source}."
+        return f"Reads every record of {source}{which}."
     verb = "inserted into" if statement.mode == "INSERT" else "upserted into"
-    return f"Every record of {source} is {verb} {_target(statement)}."
+    return f"Every record of {source}{which} is {verb} {_target(statement)}."
 
 
 def _target(statement: Statement) -> str:
@@ -157,6 +161,7 @@ def _details(statement: Statement) -> list[tuple[str, str | None]]:
         in_unit = "" if statement.timestamp == SYS_TIME else f", in {statement.timestamp_unit.lower()}"
         time = "Kafka's timestamp" if statement.timestamp == SYS_TIME else write_path(statement.timestamp) + in_unit
     return [
+        ("condition", None if statement.where is None else write_condition(statement.where)),
         ("left out", paths(ignored)),
         ("structure", "nesting and arrays stay" if statement.with_structure else None),
         ("primary key", f"the values of {paths(statement.primary_key)}" if statement.primary_key else None),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import Literal
 
@@ -73,6 +75,91 @@ class StoreAs:
     parameters: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value written in a condition: text, boolean, number (Decimal with a point or an exponent), or time in UTC."""
+
+    value: str | bool | int | Decimal | datetime
+
+
+Operand = Path | Constant
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two operands compared by `=`, `<>`, `<`, `<=`, `>` or `>=`; at least one of them is a path."""
+
+    operator: str
+    left: Operand
+    right: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class NullTest:
+    """`path IS NULL`, or IS NOT NULL when it is negated."""
+
+    path: Path
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """`path IN (values)`, or NOT IN; the values are of one kind."""
+
+    path: Path
+    values: tuple[Constant, ...]
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """`path LIKE pattern`, or NOT LIKE: `%` stands for any text, `_` for one character, `escape` makes them plain."""
+
+    path: Path
+    pattern: str
+    escape: str | None = None
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The negation of a condition."""
+
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """True when all conditions, two or more, are true."""
+
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """True when one of the conditions, two or more, is true."""
+
+    conditions: tuple[Condition, ...]
+
+
+Condition = Comparison | NullTest | Membership | Like | Not | And | Or
+"""The condition of WHERE. It is true, false or unknown (SQL's three-valued logic)."""
+
+
+def paths_of(condition: Condition | None) -> Iterator[Path]:
+    """Yield the paths that a condition reads; none for None."""
+    match condition:
+        case Comparison(_, left, right):
+            yield from (operand for operand in (left, right) if isinstance(operand, Path))
+        case NullTest(path) | Membership(path) | Like(path):
+            yield path
+        case Not(inner):
+            yield from paths_of(inner)
+        case And(conditions) | Or(conditions):
+            for one in conditions:
+                yield from paths_of(one)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """One KCQL statement. The names are those of `explain_json`; an absent clause has its default.
@@ -81,6 +168,7 @@ class Statement:
         mode, target: None for a bare SELECT; `target` is the text without outer quotes, also when derived.
         target_from: the path in the record that the target is taken from; None for a static target. The part
             `topic` is `$`, the MQTT topic.
+        where: the condition that a record must meet; None for every record.
         timestamp: the field of WITHTIMESTAMP, or `SYS_TIME`.
         dynamic_target, ignore: paths in the value.
         clauses: the written clauses, by their first word in capitals (`WITHFORMAT` also for `WITH FORMAT`), so
@@ -93,6 +181,7 @@ class Statement:
     target_from: Path | None
     source: str
     fields: tuple[Field, ...]
+    where: Condition | None = None
     ignore: tuple[tuple[str, ...], ...] = ()
     primary_key: tuple[Path, ...] = ()
     format: str | None = None

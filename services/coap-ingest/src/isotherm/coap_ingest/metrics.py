@@ -97,6 +97,11 @@ class Metrics:
         self.dead_letters = self._counter(
             "dead_letters", "Dead-letter records that Kafka acknowledged, by reason.", "connector", "reason"
         )
+        self.filtered = self._counter(
+            "records_filtered",
+            "Records that are not stored because the condition of WHERE is not true of them.",
+            "topic",
+        )
         self.queue_length = self._gauge("queue_length", "Notifications between the sockets and the producer.")
         self.outstanding = self._gauge("outstanding_records", "Records that Kafka has not acknowledged yet.")
 
@@ -106,6 +111,10 @@ class Metrics:
         if count > 0:
             counter.inc(count)
             self._log_dropped(socket=socket, count=count)
+
+    def count_filtered(self, topic: str, number: int) -> None:
+        """Count records of `topic` that WHERE leaves out."""
+        self.filtered.labels(topic).inc(number)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"{PREFIX}_{name}", text, labels, registry=self._registry)

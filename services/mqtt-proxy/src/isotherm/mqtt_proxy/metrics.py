@@ -37,6 +37,7 @@ class StoredPublish(Protocol):
     readings: list[tuple[str, int]]
     dead_letters: list[str]
     unstored: tuple[str, ...]
+    filtered: list[tuple[str, int]]
     dropped: bool
 
 
@@ -56,6 +57,7 @@ class Metrics(Collector):
         self.dead_letters: Counter[str] = Counter()
         self.dead_letters_unstored: Counter[str] = Counter()
         self.invalid_publishes_refused: Counter[str] = Counter()
+        self.filtered: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self.acknowledged = [0, 0, 0]
         self.refused = [0, 0, 0]
@@ -81,6 +83,8 @@ class Metrics(Collector):
             self.dead_letters[reason] += 1
         for reason in publish.unstored:
             self.dead_letters_unstored[reason] += 1
+        for target, number in publish.filtered:
+            self.filtered[target] += number
         if publish.dropped:
             self.dropped["no route"] += 1
         self._latency[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
@@ -184,6 +188,12 @@ class Metrics(Collector):
                 "Invalid publishes refused.",
                 ["reason"],
                 one(self.invalid_publishes_refused),
+            ),
+            (
+                "filtered_readings",
+                "Readings that are not stored because the condition of WHERE is not true of them, by target.",
+                ["target"],
+                one(self.filtered),
             ),
             ("dropped_messages", "Publishes dropped as configured.", ["reason"], one(self.dropped)),
             (

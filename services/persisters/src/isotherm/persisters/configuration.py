@@ -10,7 +10,6 @@ from isotherm.connector.config import converters
 from isotherm.connector.config import files as config_files
 from isotherm.connector.config.converters import PARTS, is_enveloped
 from isotherm.connector.config.files import ConfigError, ConnectorConfig
-from isotherm.connector.config.topic_patterns import compiled
 from isotherm.connector.config.validation import (
     InvalidConfigError,
     Problem,
@@ -19,12 +18,15 @@ from isotherm.connector.config.validation import (
     source_problems,
 )
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.connector.java_patterns import compiled
+from isotherm.connector.transforms.chain import read_chain
 from isotherm.kcql.projection.ids import separator_problem
 from isotherm.persisters.api.statements import null_behaviour_problems
 from isotherm.persisters.consuming.fetch_positions import START_OFFSETS
 from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.decoding import key_decoder, value_decoder
 from isotherm.persisters.records.projection import Projector
+from isotherm.persisters.records.transforming import RecordTransforms
 from isotherm.persisters.sinks.catalog import find_sink, installed_sinks, unknown_class
 from isotherm.persisters.sinks.plugin import SinkKind
 from isotherm.servicekit.avro import SchemaRegistry
@@ -108,11 +110,13 @@ def projector(
     """Return the projection that a configuration asks for; `key_schemas` defaults to `value_schemas`."""
     separator = config.text(f"{kind.prefix}.pk.separator") or kind.conventions.pk_separator
     is_value, is_key = (is_enveloped(config, part) for part in PARTS)
+    chain, _ = read_chain(config.values)
     return Projector(
         config.statements,
         value_decoder(config.text("value.converter"), value_schemas, envelope=is_value),
         key_decoder(config.text("key.converter"), key_schemas or value_schemas, envelope=is_key),
         Conventions(separator, kind.conventions.ttl_unit_ms, kind.load().retention_ms(config)),
+        transforms=None if chain is None else RecordTransforms(chain),
     )
 
 
@@ -121,11 +125,13 @@ def _topic_problems(config: Validated) -> list[Problem]:
     if not all(config.is_resolved(key) for key in keys):
         return []
     topics, pattern = config.items("topics"), config.text("topics.regex")
+    chain, _ = read_chain(config.values)
+    is_routed = chain is not None and chain.routes
     if bool(topics) == bool(pattern):
         return [Problem("topics", "exactly one of topics and topics.regex must be given")]
     if topics:
         # Statements that cannot be parsed are a problem of their own, and this one would only repeat it.
-        return source_problems(config.statements, topics) if config.statements else []
+        return source_problems(config.statements, topics) if config.statements and not is_routed else []
     try:
         expression = compiled(pattern)
     except re.error as error:
@@ -134,7 +140,7 @@ def _topic_problems(config: Validated) -> list[Problem]:
     return [
         Problem("topics.regex", f"does not match {statement.source!r}, read by {statement.text!r}")
         for statement in config.statements
-        if statement.source != "*" and not expression.fullmatch(statement.source)
+        if not is_routed and statement.source != "*" and not expression.fullmatch(statement.source)
     ]
 
 

@@ -44,6 +44,8 @@ class Connect(JavaServer):
         super().__init__(folder, runtime)
         self.port = port
         self.bootstrap_servers = bootstrap_servers
+        self.plugin_folders: tuple[Path, ...] = ()
+        """Folders with connectors beside those of Apache Kafka; to be set before the start."""
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -66,7 +68,7 @@ class Connect(JavaServer):
                 bootstrap_servers=self.bootstrap_servers,
                 host=LOOPBACK,
                 port=self.port,
-                plugins=self.runtime.artifacts.folder("connect"),
+                plugins=",".join(map(str, (self.runtime.artifacts.folder("connect"), *self.plugin_folders))),
             ),
             encoding="utf-8",
         )

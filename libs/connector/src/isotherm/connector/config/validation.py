@@ -13,13 +13,12 @@ from isotherm.connector.config.definitions import Definition, Key, Type
 from isotherm.connector.config.files import ConfigError, ConnectorConfig
 from isotherm.connector.config.masking import MASK, without_userinfo
 from isotherm.connector.config.overrides import broken_overrides
+from isotherm.connector.transforms.chain import PREFIXES, is_transform_key, read_chain
 from isotherm.kcql.model import Statement
 
 _REFERENCE = re.compile(r"\$\{(env|file):")
 _NO_REFERENCE = re.compile(r"\$\{(?!(?:env|file):)([^}]*)\}?")
 _DELIMITER = "KEYDELIMITER"
-_TRANSFORMS = ("transforms", "predicates")
-"""Kafka Connect's single message transforms (KIP-66) and their predicates (KIP-585)."""
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -119,7 +118,7 @@ def examine(definition: Definition, config: ConnectorConfig) -> tuple[Validated,
             values[key.name] = key.default
     if not definition.answers_to(config.klass):
         problems.append(Problem("connector.class", f"{config.klass!r} is not {definition.klass}"))
-    problems += _transform_problems(config.config)
+    problems += _transform_problems(definition, config.config)
     problems += _dead_letter_problems(config.name, values)
     problems += [Problem(key, why) for key, why in broken_overrides(values)]
     statements = _statements(definition, values, problems, notices)
@@ -143,12 +142,15 @@ def source_problems(statements: Iterable[Statement], topics: Iterable[str]) -> l
     return problems
 
 
-def _transform_problems(given: Mapping[str, str]) -> list[Problem]:
-    """Refuse transforms: without one, the stored records differ, for example hold a field that it would have masked."""
+def _transform_problems(definition: Definition, given: Mapping[str, str]) -> list[Problem]:
+    """Refuse transforms that a task does not apply: the stored records would differ, for example not be masked."""
+    if definition.kind == "sink":
+        _, problems = read_chain(given)
+        return [Problem(key, why) for key, why in problems]
     return [
-        Problem(key, f"{kind} are not supported; records would be stored without them. Remove the key, or use KCQL")
+        Problem(key, f"{kind} are not supported by a {definition.kind}; records would be stored without them")
         for key, value in given.items()
-        for kind in _TRANSFORMS
+        for kind in PREFIXES
         if (key == kind and value.strip()) or key.startswith(f"{kind}.")
     ]
 
@@ -162,7 +164,7 @@ def _canonical(
     for given, value in config.items():
         key = names.get(given)
         if key is None:
-            is_reported = given.partition(".")[0] in _TRANSFORMS
+            is_reported = is_transform_key(given)
             if not is_reported and (not definition.open_prefixes or not given.startswith(definition.open_prefixes)):
                 notices.append(Problem(given, _unknown(given, list(names))))
             values[given] = value

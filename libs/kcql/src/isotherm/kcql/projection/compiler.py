@@ -16,6 +16,7 @@ from isotherm.kcql.model import (
     Path,
     Statement,
 )
+from isotherm.kcql.projection.conditions import compile_condition
 from isotherm.kcql.projection.ids import joiner
 from isotherm.kcql.projection.paths import (
     MISSING,
@@ -67,6 +68,7 @@ class Projection:
             do not change it.
         pk: record -> the values of the PK; None without a PK.
         id: record -> these values as text, joined by the separator (see `ids`); None without a PK.
+        accepts: record -> whether the condition of WHERE is true of it; None without a condition.
         timestamp_ms: record -> the time of WITHTIMESTAMP in epoch milliseconds; None without this clause.
         target: (record, event time) -> the name of the target with its suffix. The event time is in epoch
             milliseconds, a datetime or None; WITHTIMESTAMP overrides it.
@@ -78,6 +80,7 @@ class Projection:
     id: Callable[[Record], str | None]
     timestamp_ms: Callable[[Record], int | None]
     target: Callable[[Record, int | datetime | None], str]
+    accepts: Callable[[Record], bool] | None = None
 
 
 def compile_projection(
@@ -100,7 +103,8 @@ def compile_projection(
     Raises:
         ValueError: the separator is not allowed.
     """
-    compiler = _Compiler(statement, SchemaShapes(schema), functions)
+    shapes, where = SchemaShapes(schema), statement.where
+    compiler = _Compiler(statement, shapes, functions)
     timestamp_ms = _or_refusal(compiler.timestamp_ms)
     return Projection(
         statement=statement,
@@ -109,6 +113,7 @@ def compile_projection(
         id=_or_refusal(lambda: compiler.id(pk_separator)),
         timestamp_ms=timestamp_ms,
         target=_or_refusal(lambda: compiler.target(timestamp_ms)),
+        accepts=None if where is None else _or_refusal(lambda: compile_condition(where, shapes)),
     )
 
 

@@ -43,7 +43,7 @@ WHOLE: Mapping[Part, Fetch] = {
 
 def through_array(path: str) -> ProjectionError:
     """The error for a path that leads through an array."""
-    return ProjectionError(path, "leads through an array, which needs WITHSTRUCTURE")
+    return ProjectionError(path, "leads through an array, which only fields of a statement WITHSTRUCTURE may do")
 
 
 def through_scalar(path: str, at: str) -> ProjectionError:

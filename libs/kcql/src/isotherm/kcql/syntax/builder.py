@@ -19,6 +19,7 @@ from isotherm.kcql.model import (
     StoreAs,
     Tag,
 )
+from isotherm.kcql.syntax.condition_builder import build_condition
 from isotherm.kcql.syntax.names import (
     BARE_FIELD,
     Lexeme,
@@ -29,9 +30,7 @@ from isotherm.kcql.syntax.names import (
     split,
     unquote,
 )
-
-Node = Tree[Token]
-Child = Token | Node | None
+from isotherm.kcql.syntax.nodes import Child, Node, lexeme_of
 
 FORMATS = ("AVRO", "JSON", "TEXT", "BINARY", "OBJECT", "MAP", "PROTOBUF", "RAW")
 TIMESTAMP_UNITS = ("NANOSECONDS", "MICROSECONDS", "MILLISECONDS", "SECONDS", "MINUTES", "HOURS", "DAYS")
@@ -84,9 +83,7 @@ class _Builder:
         self._clauses: dict[str, Lexeme] = {}
 
     def _lexeme(self, child: Child) -> Lexeme:
-        assert isinstance(child, Token)
-        start = child.start_pos or 0
-        return Lexeme(self._source, start, start + len(child))
+        return lexeme_of(self._source, child)
 
     def statement(self) -> Statement:
         mode: Literal["INSERT", "UPSERT"] | None = None
@@ -169,6 +166,9 @@ class _Builder:
                 raise lexeme.refuse(f'"{lexeme.text}" is selected twice under one name')
             seen.add(name)
         return tuple(field for field, _ in fields)
+
+    def _where(self, word: str, values: list[Child]) -> dict[str, Any]:
+        return {"where": build_condition(self._source, values[0])}
 
     def _flag(self, word: str, values: list[Child]) -> dict[str, Any]:
         return {_FLAGS[word]: True}

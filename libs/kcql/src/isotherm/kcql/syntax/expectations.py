@@ -12,6 +12,7 @@ from isotherm.kcql.errors import KcqlError, error_at
 from isotherm.kcql.syntax.names import RESERVED_WORDS
 
 CLAUSES = (
+    "WHERE",
     "IGNORE",
     "AUTOCREATE",
     "WITHSTRUCTURE",
@@ -59,6 +60,21 @@ _EXPECTED = {
     "SUFFIX": "a suffix such as -{YYYY.MM.DD}",
     "KEY": "a name",
     "CONSTANT": "a value",
+    "NAME": "a field",
+    "NUMBER": "a number",
+    "TEXT": "a text in '..'",
+    "TIME": "TIMESTAMP '..'",
+    "TRUE": "TRUE",
+    "FALSE": "FALSE",
+    "NOT": "NOT",
+    "OPERATOR": "a comparison (=, <>, <, <=, >, >=)",
+    "IS": "IS",
+    "NULL": "NULL",
+    "IN": "IN",
+    "LIKE": "LIKE",
+    "ESCAPE": "ESCAPE",
+    "AND": "AND",
+    "OR": "OR",
     "EQUAL": '"="',
     "COMMA": '","',
     "LPAR": '"("',
@@ -78,7 +94,11 @@ _ROLE = {
     "SUFFIX": "the suffix ",
     "KEY": "the name ",
     "CONSTANT": "the value ",
+    "NAME": "the field ",
+    "NUMBER": "the number ",
+    "TEXT": "the text ",
 }
+_CONDITION_WORDS = frozenset({"NOT", "IS", "NULL", "IN", "LIKE", "ESCAPE", "AND", "OR", "TRUE", "FALSE"})
 _NAMED_BARE = ("TARGET", "SOURCE", "FIELD", "ELEMENT", "ITEM", "ALIAS")
 _WORD = re.compile(r"`[^`]*`|'[^']*'|[\w\-+#$@/:.*{}]+|\S")
 
@@ -110,6 +130,8 @@ def refuse_unexpected(text: str, at: int, last: Token | None, accepted: Collecti
         return error_at(text, start, end, message, expected="quotes round a name with other characters")
     if wrong.startswith("--"):
         expected += "; a comment has a blank before it"
+    if advice := _condition_advice(wrong, last, accepted):
+        expected = advice
     named = next((name for name in _NAMED_BARE if name in accepted), None)
     if named and wrong.upper() in RESERVED_WORDS:
         expected = f"{_EXPECTED[named]}; {wrong} needs quotes as a name"
@@ -131,6 +153,19 @@ def refuse_unexpected(text: str, at: int, last: Token | None, accepted: Collecti
         expected=expected,
         suggestion=_nearest(text, start, end, accepted),
     )
+
+
+def _condition_advice(wrong: str, last: Token | None, accepted: Collection[str]) -> str | None:
+    """What is expected where a condition is written as other languages write it; None for anything else."""
+    if "NUMBER" in accepted and wrong.upper() == "NULL":
+        return "IS NULL or IS NOT NULL, which test for null"
+    if "NAME" in accepted and wrong.upper() in _CONDITION_WORDS:
+        return f"{_listed(accepted)}; {wrong} needs quotes (`{wrong}`) as a name"
+    if wrong.startswith('"') and "TEXT" in accepted:
+        return f"{_listed(accepted)}; a name with other characters stands in `..`"
+    if last is not None and last.type == "OPERATOR" and wrong in ("=", ">", "<"):
+        return f"{_listed(accepted)}; equal is =, unequal is <> or !="
+    return None
 
 
 def _wrong_words(text: str, at: int, last: Token | None) -> tuple[int, int]:
@@ -171,7 +206,8 @@ def _nearest(text: str, start: int, end: int, accepted: Collection[str]) -> str 
     word = text[start:end].upper()
     if "FORMAT" in accepted and f"WITH{word}" in CLAUSES:
         return f"WITH{word}"
-    words = [name for name in accepted if name in CLAUSES or name in _STATEMENT_WORDS]
+    known = _STATEMENT_WORDS | _CONDITION_WORDS
+    words = [name for name in accepted if name in CLAUSES or name in known]
     return next(iter(get_close_matches(word, words, n=1, cutoff=0.7)), None)
 
 

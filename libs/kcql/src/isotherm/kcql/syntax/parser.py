@@ -11,8 +11,9 @@ from lark.exceptions import UnexpectedInput
 
 from isotherm.kcql.errors import error_at
 from isotherm.kcql.model import Statement
-from isotherm.kcql.syntax.builder import Node, build_statement
+from isotherm.kcql.syntax.builder import build_statement
 from isotherm.kcql.syntax.expectations import refuse_unexpected
+from isotherm.kcql.syntax.nodes import Node
 
 MAX_CHARS = 64 * 1024
 """Maximum length of the statements of one text; that many take about a second."""
@@ -67,5 +68,8 @@ def parse(text: str) -> tuple[Statement, ...]:
     try:
         tree: Node = session.feed_eof(last)
     except UnexpectedInput:
-        raise refuse_unexpected(text, len(text), last, session.accepts()) from None
+        # The end has reduced the parser's stack as far as it goes: ask a session that has not seen it.
+        before: Any = _grammar().parse_interactive(text)
+        before.exhaust_lexer()
+        raise refuse_unexpected(text, len(text), last, before.accepts()) from None
     return tuple(build_statement(text, child) for child in tree.children if isinstance(child, Tree))

@@ -11,6 +11,7 @@ from isotherm.kcql.model import (
     Statement,
     Tag,
 )
+from isotherm.kcql.syntax.condition_text import write_condition
 from isotherm.kcql.syntax.expectations import CLAUSES, FLAGS
 from isotherm.kcql.syntax.names import (
     BARE_FIELD,
@@ -100,7 +101,13 @@ def _value_paths(paths: Iterable[tuple[str, ...]]) -> str:
     return _paths(Path(Part.VALUE, path) for path in paths)
 
 
+def _where(statement: Statement) -> str:
+    assert statement.where is not None
+    return f" {write_condition(statement.where)}"
+
+
 _ARGUMENTS: dict[str, Callable[[Statement], str]] = {
+    "WHERE": _where,
     "IGNORE": lambda s: f" {_value_paths(s.ignore)}",
     "PK": lambda s: f" {_paths(s.primary_key)}",
     "WITHTARGET": lambda s: f"={_value_paths([s.dynamic_target or ()])}",

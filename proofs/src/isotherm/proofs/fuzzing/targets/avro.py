@@ -137,7 +137,7 @@ def connect_json_target() -> Callable[[bytes], None]:
 
     def run(data: bytes) -> None:
         try:
-            to_json(EnvelopeReader()(data))
+            to_json(EnvelopeReader()(data)[0])
         except BAD_RECORD:
             return
 

@@ -239,5 +239,5 @@ DEFINITION = Definition(
         "coap-source",
     ),
     kcql_key=KCQL,
-    kcql_clauses=frozenset(("IGNORE", "WITHFORMAT", "WITHKEY", "KEYDELIMITER")),
+    kcql_clauses=frozenset(("IGNORE", "WHERE", "WITHFORMAT", "WITHKEY", "KEYDELIMITER")),
 )

@@ -193,7 +193,7 @@ class Forwarder:
             records = outlet.records(queued.notification, self._sequences)
             return [_PendingRecord(*record, queued) for record in records]
         except payloads.PayloadError as error:
-            return [self._dead_letter(queued, error, "key" if outlet.route.rules is None else "payload")]
+            return [self._dead_letter(queued, error, "key" if outlet.route.statement.with_key else "payload")]
 
     def _policy(self, queued: QueuedNotification) -> ErrorPolicy:
         return self._policies.get(queued.connector, _DEFAULT_POLICY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ class Outlet:
 
     route: Route
     encode: Encode
+    count_filtered: Callable[[str, int], None] = lambda topic, number: None
+    """Counts records of a topic that WHERE leaves out."""
 
     def records(
         self, notification: Notification, sequences: payloads.SequenceGenerator, *, is_bound: bool = False
@@ -39,9 +42,14 @@ class Outlet:
         """
         route, encode, topic = self.route, self.encode, self.route.topic.name
         if route.rules is None:
-            key = route.key(notification)
-            return [KafkaRecord(topic, key, encode(message_record(notification)), headers(notification))]
-        records = reading_records(notification, route.rules, sequences, is_bound=is_bound)
+            message = message_record(notification)
+            if route.accepts is not None and not route.accepts(message):
+                self.count_filtered(topic, 1)
+                return []
+            return [KafkaRecord(topic, route.key(notification), encode(message), headers(notification))]
+        records, filtered = reading_records(notification, route.rules, sequences, is_bound=is_bound)
+        if filtered:
+            self.count_filtered(topic, filtered)
         common = headers(notification)
         return [KafkaRecord(topic, record["device_id"], encode(record), common) for record in records]
 

@@ -96,19 +96,21 @@ class ReadingRules:
     """How one statement turns payloads into readings.
 
     `metric` is the metric of a row that names none; with None every row must name it. `units` gives units by metric.
-    `project` applies the statement to one row.
+    `project` applies the statement to one row. `accepts` says whether the condition of WHERE is true of a row, and
+    raises PayloadError.
     """
 
     metric: str | None
     units: Mapping[str, str]
     project: Project
     limits: payloads.Limits
+    accepts: Callable[[dict[str, Any]], bool] | None = None
 
 
 def reading_records(
     notification: Notification, rules: ReadingRules, sequences: payloads.SequenceGenerator, *, is_bound: bool = False
-) -> list[dict[str, Any]]:
-    """Return the readings in a notification as SensorReadings, in order.
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the readings in a notification as SensorReadings, in order, and how many others WHERE leaves out.
 
     The device of a reading is its row's, else the notification's, else the server. Numbers of `sequences` tell readings
     of one arrival apart that have no time of their own.
@@ -134,8 +136,10 @@ def reading_records(
     records = []
     for index, row in enumerate(rows):
         try:
+            if rules.accepts is not None and not rules.accepts(row):
+                continue
             records.append(payloads.record(rules.project(row), defaults, first + index))
         except payloads.PayloadError as error:
             where = f"item {index} of {len(rows)}: " if len(rows) > 1 else ""
             raise type(error)(f"{where}{error.reason}") from error
-    return records
+    return records, len(rows) - len(records)

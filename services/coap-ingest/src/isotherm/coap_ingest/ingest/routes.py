@@ -19,12 +19,15 @@ from isotherm.coap_ingest.coap.resource import (
 from isotherm.coap_ingest.ingest.records import Project, ReadingRules
 from isotherm.coap_ingest.ingest.resource_pattern import ResourcePattern, is_pattern
 from isotherm.connector.config.validation import Problem
+from isotherm.kcql.syntax.names import nearest
 
 SERVICE = "coap-ingest"
 _ANY_SERVER = Server("coap", "any", 0)
 MESSAGE, READING = "CoapMessage", "SensorReading"
 
 Encode = Callable[[Mapping[str, Any]], bytes]
+Accepts = Callable[[dict[str, Any]], bool]
+"""Whether a condition is true of a row or a message. Raises PayloadError."""
 
 
 class Values(Enum):
@@ -67,6 +70,8 @@ class Route:
     rules: ReadingRules | None
     message_key: MessageKey = MessageKey.RESOURCE
     limits: payloads.Limits = field(default_factory=payloads.Limits)
+    accepts: Accepts | None = None
+    """Whether the condition of WHERE is true of a complete message; readings have it in `rules`."""
 
     def key(self, notification: Notification) -> str:
         """Return the key of a complete message.
@@ -95,6 +100,8 @@ class Rule:
     _units: Mapping[str, str] = field(init=False, repr=False, compare=False)
     _project: Project | None = field(init=False, repr=False, compare=False)
     """None when the record is the complete message."""
+    _accepts: Accepts | None = field(init=False, repr=False, compare=False)
+    """None without WHERE."""
 
     def __post_init__(self) -> None:
         # Compiled once and not for each resource: with patterns a request may name another one each time.
@@ -102,6 +109,7 @@ class Rule:
         object.__setattr__(self, "_named", parse_resource(_ANY_SERVER, self.statement.source))
         object.__setattr__(self, "_units", {**self.topic.units, **self.units})
         object.__setattr__(self, "_project", None if is_message else _project(self.statement))
+        object.__setattr__(self, "_accepts", _accepts(self.statement))
 
     @property
     def pattern(self) -> ResourcePattern | None:
@@ -124,8 +132,8 @@ class Rule:
         rules = None
         if self._project is not None:
             metric = default_metric(self.statement, resource, self.topic.name, self._units)
-            rules = ReadingRules(metric, self._units, self._project, self.limits)
-        return Route(self.statement, resource, self.topic, rules, self.message_key, self.limits)
+            rules = ReadingRules(metric, self._units, self._project, self.limits, self._accepts)
+        return Route(self.statement, resource, self.topic, rules, self.message_key, self.limits, self._accepts)
 
 
 def compile_rules(
@@ -206,11 +214,23 @@ def _check_fields(statement: kcql.Statement, target: Target) -> None:
         )
     if any(path.part is not kcql.Part.VALUE or not path.segments for path in statement.with_key):
         raise InvalidStatementError("WITHKEY accepts fields of the payload only")
-    other = next((field for field in statement.fields if field.path.part is not kcql.Part.VALUE), None)
+    paths = [*(field.path for field in statement.fields), *kcql.paths_of(statement.where)]
+    other = next((path for path in paths if path.part is not kcql.Part.VALUE), None)
     if other is not None:
         raise InvalidStatementError(
-            f"a CoAP payload has no {other.path.part.value}: only fields of the payload can be selected"
+            f"a CoAP payload has no {other.part.value}: only fields of the payload can be selected or compared"
         )
+    if is_message:
+        _check_message_condition(statement, target)
+
+
+def _check_message_condition(statement: kcql.Statement, target: Target) -> None:
+    known = [field["name"] for field in isotherm.schemas.schema(target.record, target.version)["fields"]]
+    for path in kcql.paths_of(statement.where):
+        if path.segments and path.segments[0] not in known:
+            near = nearest(path.segments[0], known)
+            suggestion = f"; did you mean {near}?" if near else ""
+            raise InvalidStatementError(f"WHERE: a complete message has no {path.segments[0]}{suggestion}")
 
 
 def _payload_key(statement: kcql.Statement, notification: Notification, limits: payloads.Limits) -> str:
@@ -268,3 +288,17 @@ def _project(statement: kcql.Statement) -> Project:
         return projected
 
     return project
+
+
+def _accepts(statement: kcql.Statement) -> Accepts | None:
+    accepts = kcql.compile_projection(statement).accepts
+    if accepts is None:
+        return None
+
+    def accepts_row(row: dict[str, Any]) -> bool:
+        try:
+            return accepts(kcql.Record(value=row))
+        except kcql.ProjectionError as error:
+            raise payloads.PayloadError(str(error)) from error
+
+    return accepts_row

@@ -58,7 +58,8 @@ class Listener:
     ) -> None:
         """`sequences` is shared by all that store readings of the same devices; without it the listener is alone."""
         self._plan = plan
-        self._records = RequestRecords(plan, encoders, limits, sequences or payloads.SequenceGenerator())
+        sequences = sequences or payloads.SequenceGenerator()
+        self._records = RequestRecords(plan, encoders, limits, sequences, metrics.count_filtered)
         self._writer = RecordWriter(
             producer, metrics, timeout_ms=plan.timeout_ms, stalled_after_ms=plan.stalled_after_ms
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from isotherm import payloads
 from isotherm.coap_ingest.coap.notification import Notification
 from isotherm.coap_ingest.coap.resource import Resource
 from isotherm.coap_ingest.ingest.outlets import KafkaRecord, Outlet
-from isotherm.coap_ingest.ingest.routes import Encode
+from isotherm.coap_ingest.ingest.routes import Encode, Route
 from isotherm.coap_ingest.listener.answers import RequestError
 from isotherm.coap_ingest.listener.identity import IDENTITY_KEY, IdentityPolicy, device_of_path
 from isotherm.coap_ingest.listener.plan import ListenPlan
@@ -45,11 +45,13 @@ class RequestRecords:
         encoders: Mapping[str, Encode],
         limits: payloads.Limits,
         sequences: payloads.SequenceGenerator,
+        count_filtered: Callable[[str, int], None],
     ) -> None:
         self._plan = plan
         self._sequences = sequences
         self._encoders = encoders
         self._limits = limits
+        self._count_filtered = count_filtered
         self._newest: _Target | None = None
         """The target of the newest `resource`, whose records are usually asked for next."""
         self._cached_target = lru_cache(maxsize=_CACHED_PATHS)(self._find_target)
@@ -109,8 +111,8 @@ class RequestRecords:
         routes = [rule.route_for(resource) for rule in self._plan.rules if all(path) and rule.matches(resource)]
         return _Target(
             resource,
-            tuple(
-                (Outlet(route, self._encoders[route.topic.name]), device_of_path(route.statement.source, path))
-                for route in routes
-            ),
+            tuple((self._outlet(route), device_of_path(route.statement.source, path)) for route in routes),
         )
+
+    def _outlet(self, route: Route) -> Outlet:
+        return Outlet(route, self._encoders[route.topic.name], self._count_filtered)

@@ -103,7 +103,7 @@ class Observers:
         self._observers[name, resource] = observer, group.create_task(observer.run())
 
     def _outlets_of(self, routes: Sequence[Route]) -> list[Outlet]:
-        return [Outlet(route, self._encoders[route.topic.name]) for route in routes]
+        return [Outlet(route, self._encoders[route.topic.name], self._metrics.count_filtered) for route in routes]
 
     async def _discover(self, group: asyncio.TaskGroup, plan: ObservePlan, server: Server) -> None:
         """Ask `server` for its resources again and again, and observe what it lists."""

@@ -8,7 +8,8 @@ from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import RECORDS_AT_FAULT
-from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish
+from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
+from isotherm.mqtt_proxy.ingest.translation import IngestContext
 from isotherm.mqtt_proxy.protocol.ack_queue import NOT_STORED, AckQueue, PendingAck
 from isotherm.mqtt_proxy.protocol.client_port import ClientPort
 from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol

@@ -17,7 +17,7 @@ from isotherm.kcql.filters import matches_filter, without_share
 from isotherm.kcql.projection.compiler import compile_projection
 from isotherm.payloads.protobuf import DescriptorError, MessageDecoder
 
-CLAUSES = frozenset(("IGNORE", "PROPERTIES", "WITHFORMAT", "WITHSTRUCTURE"))
+CLAUSES = frozenset(("IGNORE", "PROPERTIES", "WHERE", "WITHFORMAT", "WITHSTRUCTURE"))
 _FORMATS = ("PROTOBUF", "RAW")
 _DESCRIPTOR, _MESSAGE = "protobuf.descriptor", "protobuf.message"
 _RESERVED = ("isotherm.", "__")
@@ -50,11 +50,15 @@ class Route:
     text: str
     matches: Callable[[str], bool]
     target: str | None
+    target_text: str = ""
+    """The target as the statement has it, by which metrics count what WHERE leaves out."""
     source: str | None = None
     """The MQTT topic filter; None for a regular expression."""
     target_of: Callable[[kcql.Record], str] | None = None
     device_level: int | None = None
     metric: str | None = None
+    accepts: Callable[[kcql.Record], bool] | None = None
+    """Whether the condition of WHERE is true of a record; None for a route that takes all of them."""
     project: Callable[[kcql.Record], dict[str, Any]] | None = None
     decode: Callable[[bytes], list[dict[str, Any]]] | None = None
     """Reads payloads in a format that the route names, and raises PayloadError; None for the publish's content type."""
@@ -196,6 +200,8 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
         target_of=target_of,
         device_level=_only_plus(topic_filter) if device_level is None else device_level,
         metric=target if target in metrics else None,
+        accepts=projection.accepts,
+        target_text=statement.target,
         project=None if selects_all and not statement.ignore else projection.row,
         decode=_decoder(statement, text),
         is_raw=is_raw,
@@ -223,7 +229,7 @@ def _plain_names(statement: kcql.Statement) -> Mapping[str, str] | None:
     """Return `Route.plain_names` of a statement."""
     if statement.format is not None or statement.target_from is not None:
         return None
-    if statement.ignore or statement.with_structure:
+    if statement.ignore or statement.with_structure or statement.where is not None:
         return None
     if statement.fields == (_ALL,):
         return _SAME_NAMES

@@ -25,6 +25,7 @@ from isotherm.mqtt_proxy.ingest.headers import (
 from isotherm.mqtt_proxy.ingest.plain_route import PLAIN_TOPIC_BYTES, Encode, PlainRoute, plain_route
 from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, Headers, ProducerRecord, headers_bytes
 from isotherm.mqtt_proxy.ingest.routes import ResolvedRoute, Router
+from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
 from isotherm.servicekit.avro import WireFormatError
 from isotherm.servicekit.throttling.rates import Rate, TokenBucket
 
@@ -92,28 +93,6 @@ class IngestContext:
             self._headers, self._headers_key = publish_headers(publish, self.client_id, self.username), key
             self._headers_bytes = headers_bytes(self._headers)
         return self._headers, self._headers_bytes
-
-
-@dataclass(slots=True)
-class TranslatedPublish:
-    """The records of a publish, with what the metrics count of it.
-
-    `readings` holds the number of readings and raw payloads by Kafka topic. `dead_letters` holds the reasons of the
-    dead letters among the records; `unstored` the reasons of those that are only counted, because the rate of dead
-    letters is exceeded. `bytes` is the memory that the records take until Kafka has them.
-    """
-
-    records: list[ProducerRecord] = field(default_factory=list)
-    readings: list[tuple[str, int]] = field(default_factory=list)
-    dead_letters: list[str] = field(default_factory=list)
-    unstored: tuple[str, ...] = ()
-    bytes: int = 0
-    dropped: bool = False
-
-    @property
-    def invalid_reason(self) -> str | None:
-        """The first reason for which the publish is invalid; None for a valid one."""
-        return self.dead_letters[0] if self.dead_letters else self.unstored[0] if self.unstored else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,10 +175,12 @@ class Translator:
                 self._add_dead_letter(translated, publish, context, error)
             else:
                 translated.records = translated.records + records if translated.records else records
+                if rows is not None and len(records) < len(rows) and not route.route.is_raw:
+                    translated.filtered.append((route.route.target_text, len(rows) - len(records)))
                 translated.bytes += size + (header_size + RECORD_BYTES) * len(records)
                 if route.target is None:
                     translated.readings += [(record.topic, 1) for record in records]
-                else:
+                elif records:
                     translated.readings.append((route.target, len(records)))
         return translated
 
@@ -320,7 +301,8 @@ class Translator:
     ) -> tuple[list[ProducerRecord], int]:
         """Return the records of one route and the bytes of their keys and values. Raises InvalidPublishError."""
         route, target, device_id, metric = resolved
-        project, target_of = route.project, route.target_of
+        project, target_of, accepts = route.project, route.target_of, route.accepts
+        reads_record = project is not None or target_of is not None or accepts is not None
         bound = self._bound_device(device_id, context) if self._is_bound else None
         defaults = payloads.Defaults(
             device_id or context.client_id, metric, self._rules.units, context.ingest_ms, bound
@@ -332,8 +314,10 @@ class Translator:
         try:
             for index, row in enumerate(rows):
                 fields = row
-                if project is not None or target_of is not None:
+                if reads_record:
                     record = Record(value=row, topic=publish.topic, headers=properties)
+                    if accepts is not None and not accepts(record):
+                        continue
                     if project is not None:
                         fields = project(record)
                     if target_of is not None:

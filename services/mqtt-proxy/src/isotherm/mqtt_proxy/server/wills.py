@@ -20,7 +20,8 @@ from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import RECORDS_AT_FAULT
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
-from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish
+from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
+from isotherm.mqtt_proxy.ingest.translation import IngestContext
 from isotherm.mqtt_proxy.protocol.held_events import publish_bytes
 from isotherm.mqtt_proxy.sessions.store import Session, SessionStore, will_delay_s
 from isotherm.mqtt_proxy.sessions.writes import (

@@ -8,12 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from isotherm import kcql
+from isotherm.connector.transforms.schemas import EVENT_TIME, IDENTITY, REVISION
 from isotherm.kcql.model import Part, Statement
 from isotherm.servicekit.avro import WriterSchema
-
-IDENTITY = "isotherm.identity"
-EVENT_TIME = "isotherm.event_time"
-REVISION = "isotherm.revision"
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,11 +57,13 @@ class InFlightBatch:
             records: at least one, all of one partition, in order.
             policy: decides what becomes of a failed record.
             project: projects a single record.
-            try_project_batch: the fast path: returns the rows of all records at once, or None if `project` has to look
-                at each of them.
+            try_project_batch: the fast path: returns the rows of all records at once, none for those that WHERE
+                leaves out, or None if `project` has to look at each of them.
         """
-        batch = cls(records, try_project_batch(records) or [], records[-1].offset + 1)
-        if batch.rows:
+        rows_of_all = try_project_batch(records)
+        batch = cls(records, rows_of_all or [], records[-1].offset + 1)
+        if rows_of_all is not None:
+            batch._note_left_out()
             return batch
         for record in records:
             rows, failed, filtered = project(record)
@@ -74,6 +76,12 @@ class InFlightBatch:
             else:
                 batch.rows.extend(rows)
         return batch
+
+    def _note_left_out(self) -> None:
+        if len(self.rows) < len(self.records):
+            kept = {row.offset for row in self.rows}
+            left_out = (record.offset for record in self.records if record.offset not in kept)
+            self.outcomes.update(dict.fromkeys(left_out, (Outcome.FILTERED, "where")))
 
     def apply_result(self, failed_rows: Sequence[FailedRow], policy: ErrorPolicy) -> None:
         """Take the sink's answer to `rows`; afterwards `rows` holds those that have to be written again, if any."""

@@ -16,6 +16,9 @@ from typing import Any
 
 import orjson
 
+from isotherm.persisters.records.derived_schemas import writer_of_connect
+from isotherm.servicekit.avro import WriterSchema
+
 Convert = Callable[[Any], Any]
 _LOGICAL = "org.apache.kafka.connect.data."
 _EPOCH_DAY = date(1970, 1, 1)
@@ -49,10 +52,13 @@ class EnvelopeReader:
     """Reads values; compiles a function for each schema once."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Convert] = {}
+        self._known: dict[bytes, tuple[Convert, WriterSchema | None]] = {}
 
-    def __call__(self, data: bytes) -> Any:
-        """Return the payload of one value. Raises ValueError (EnvelopeError, or orjson's)."""
+    def __call__(self, data: bytes) -> tuple[Any, WriterSchema | None]:
+        """Return the payload of one value and its schema in Avro's terms, None if it has none.
+
+        Raises ValueError (EnvelopeError, or orjson's).
+        """
         document = orjson.loads(data)
         if not isinstance(document, dict) or document.keys() != {"schema", "payload"}:
             raise EnvelopeError(
@@ -61,16 +67,17 @@ class EnvelopeReader:
             )
         schema = document["schema"]
         if schema is None:
-            return document["payload"]
+            return document["payload"], None
         written = orjson.dumps(schema)
-        convert = self._known.get(written)
-        if convert is None:
+        known = self._known.get(written)
+        if known is None:
             if len(self._known) >= _MOST_SCHEMAS:
                 self._known.clear()
             convert = _bounded(schema, _converter(schema, "the payload"))
+            known = convert, writer_of_connect(schema)
             if len(written) <= _MAX_REMEMBERED_BYTES:
-                self._known[written] = convert
-        return convert(document["payload"])
+                self._known[written] = known
+        return known[0](document["payload"]), known[1]
 
 
 def _bounded(schema: Any, convert: Convert) -> Convert:

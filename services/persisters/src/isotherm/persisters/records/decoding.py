@@ -208,4 +208,4 @@ def _json(data: bytes) -> DecodedValue:
 
 def _enveloped() -> Decode:
     read = EnvelopeReader()
-    return lambda data: DecodedValue(read(data))
+    return lambda data: DecodedValue(*read(data))

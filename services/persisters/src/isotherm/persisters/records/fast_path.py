@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import compress, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -21,10 +21,11 @@ from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.decoding import FlatBatch
 from isotherm.persisters.records.identity import batch_ids, has_batch_ids, record_id
 
-ProjectRecord = Callable[[Record, Any, Any], Row | None]
-"""From a record as it came, its key and its value to its row; None if the statement makes no row of it."""
+ProjectRecord = Callable[[Record, Any, Any], Row | str]
+"""From a record as it came, its key and its value to its row, or to one word why the statement makes no row of it."""
 ProjectBatch = Callable[[Sequence[Record], FlatBatch], list[Row] | None]
-"""From the records of a batch and their values to the rows; None if one of the records needs the general path."""
+"""From the records of a batch and their values to the rows of those that WHERE keeps; None if one of the records needs
+the general path."""
 
 _UNREAD = kcql.Record()
 """Stands for a record whose target is fixed, so that no part of the record is read."""
@@ -52,7 +53,7 @@ def project_whole_records(
     identify = record_id(plan.identity, plan.fields, conventions.pk_separator)
     target, lifetime_ms = plan.projection.target, conventions.lifetime_ms(plan.statement)
 
-    def project(record: Record, key: Any, value: Any) -> Row | None:
+    def project(record: Record, key: Any, value: Any) -> Row | str:
         try:
             time_ms = value[event_time]
             if type(time_ms) is int and (lifetime_ms is None or time_ms + lifetime_ms > clock_ms()):
@@ -74,8 +75,15 @@ def project_whole_batches(plan: Plan, conventions: Conventions, clock_ms: Callab
         return None
     target, lifetime_ms = plan.projection.target, conventions.lifetime_ms(plan.statement)
     separator = conventions.pk_separator
+    accepts = plan.projection.accepts
+    if any(path.part is not kcql.Part.VALUE for path in kcql.paths_of(plan.statement.where)):
+        return None
 
     def project(records: Sequence[Record], batch: FlatBatch) -> list[Row] | None:
+        if accepts is not None:
+            records, batch = _accepted(accepts, records, batch)
+            if not records:
+                return []
         times = batch.column(event_time)
         revisions = None if plan.revision is None else batch.column(plan.revision)
         if set(map(type, times)) != {int} or (revisions is not None and set(map(type, revisions)) != {int}):
@@ -102,6 +110,19 @@ def project_whole_batches(plan: Plan, conventions: Conventions, clock_ms: Callab
         return list(map(_row, zip(*columns, strict=False)))
 
     return project
+
+
+def _accepted(
+    accepts: Callable[[kcql.Record], bool], records: Sequence[Record], batch: FlatBatch
+) -> tuple[Sequence[Record], FlatBatch]:
+    """Return the records of which the condition is true, and their values; it reads nothing but values."""
+    values = batch.values
+    kept = [accepts(_value_only(value)) for value in values]
+    return list(compress(records, kept)), FlatBatch(batch.writer, list(compress(values, kept)))
+
+
+def _value_only(value: Any) -> kcql.Record:
+    return tuple.__new__(kcql.Record, (None, value, (), None, None, None, None))
 
 
 def _has_fast_path(plan: Plan) -> bool:

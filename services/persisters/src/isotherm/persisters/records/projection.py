@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from isotherm import kcql
 from isotherm.kcql.model import Part, Statement
 from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.decoding import BAD_RECORD, AvroDecoder, Decode, DecodedValue
+from isotherm.persisters.records.derived_schemas import is_record
 from isotherm.persisters.records.fast_path import ProjectBatch, ProjectRecord, project_whole_batches, raw_values
 from isotherm.persisters.records.row_projection import TombstoneError, row_projection
+from isotherm.persisters.records.transforming import RecordTransforms
 from isotherm.servicekit.avro import RegistryUnavailableError, UnknownSchemaError, WireFormatError, WriterSchema
 
 _NO_VALUE = DecodedValue(None)
+_MOST_SCHEMAS = 10_000
+_MOST_TOPICS = 10_000
+"""Transforms make topics of what devices send; so many are remembered."""
 _NO_CONVENTIONS = Conventions()
 
 
@@ -41,6 +47,7 @@ class Projector:
         decode_key: Decode,
         conventions: Conventions = _NO_CONVENTIONS,
         clock_ms: Callable[[], float] = lambda: time.time() * 1000,
+        transforms: RecordTransforms | None = None,
     ) -> None:
         """`clock_ms` returns the time now in epoch milliseconds; it decides which records are expired."""
         self._statements = statements
@@ -48,7 +55,9 @@ class Projector:
         self._decode_key = decode_key
         self._conventions = conventions
         self._clock_ms = clock_ms
-        self._needs_key = any(_uses_key(statement) for statement in statements)
+        self._transforms = transforms
+        is_key_transformed = transforms is not None and transforms.uses_key
+        self._needs_key = is_key_transformed or any(_uses_key(statement) for statement in statements)
         self._by_topic: dict[str, _TopicProjections] = {}
 
     def __call__(self, record: Record) -> ProjectedRecord:
@@ -56,43 +65,68 @@ class Projector:
 
         Raises RegistryUnavailableError if its schema cannot be fetched now.
         """
-        of_topic = self._by_topic.get(record.topic)
-        if of_topic is None:
-            of_topic = self._by_topic[record.topic] = _TopicProjections(
-                [statement for statement in self._statements if statement.matches(record.topic)], {}, {}
-            )
-        if not of_topic.statements:
+        stage, reason, source = "VALUE_CONVERTER", "decode", record
+        if self._transforms is None and not self._of(record.topic).statements:
             return ProjectedRecord(filtered="no_statement")
-        stage, reason = "VALUE_CONVERTER", "decode"
         try:
-            value, writer = _NO_VALUE if record.value is None else self._decode_value(record.value)
+            value = _NO_VALUE if record.value is None else self._decode_value(record.value)
             stage = "KEY_CONVERTER"
-            key = self._decode_key(record.key).value if self._needs_key and record.key is not None else record.key
-            stage, reason = "TRANSFORMATION", "projection"
-            projections = of_topic.by_schema.get(None if writer is None else writer.schema_id)
-            if projections is None:
-                projections = self._compile(of_topic, writer)
-            rows = []
-            for project in projections:
-                row = project(record, key, value)
-                if row is not None:
-                    rows.append(row)
+            is_decoded = self._needs_key and record.key is not None
+            key = self._decode_key(record.key or b"") if is_decoded else DecodedValue(record.key)
+            stage, reason = "TRANSFORMATION", "transform"
+            if self._transforms is not None:
+                transformed = self._transforms(record, key, value)
+                if transformed is None:
+                    return ProjectedRecord(filtered="transform")
+                source, key, value = transformed
+            reason = "projection"
+            rows, filtered = self._rows(source, key.value, value)
         except RegistryUnavailableError:
             raise
         except BAD_RECORD as error:
             return ProjectedRecord(failed=FailedRecord(record, stage, _reason(error, reason), error))
-        if not rows:
-            return ProjectedRecord(filtered="tombstone" if value is None else "expired")
-        return ProjectedRecord(rows)
+        return ProjectedRecord(rows) if rows else ProjectedRecord(filtered=filtered)
+
+    def _rows(self, record: Record, key: Any, value: DecodedValue) -> tuple[list[Row], str]:
+        """Return the rows of a record, and why there are none."""
+        of_topic = self._of(record.topic)
+        if not of_topic.statements:
+            return [], "no_statement"
+        writer = value.writer
+        projections = of_topic.by_schema.get(None if writer is None else writer.schema_id)
+        if projections is None:
+            if len(of_topic.by_schema) >= _MOST_SCHEMAS:
+                of_topic.by_schema.clear()
+            projections = self._compile(of_topic, writer)
+        rows, filtered = [], ""
+        for project in projections:
+            made = project(record, key, value.value)
+            if isinstance(made, str):
+                filtered = filtered or made
+            else:
+                rows.append(made)
+        return rows, filtered
+
+    def _of(self, topic: str) -> _TopicProjections:
+        of_topic = self._by_topic.get(topic)
+        if of_topic is None:
+            if len(self._by_topic) >= _MOST_TOPICS:
+                self._by_topic.clear()
+            statements = [statement for statement in self._statements if statement.matches(topic)]
+            of_topic = self._by_topic[topic] = _TopicProjections(statements, {}, {})
+        return of_topic
 
     def try_project_batch(self, records: Sequence[Record]) -> list[Row] | None:
         """Return the rows of records of one topic by the fast path; None if `__call__` has to look at each record.
 
-        It returns None for the first records of a schema, which is compiled with them.
+        A record without a row is one that WHERE leaves out. It returns None for the first records of a schema, which is
+        compiled with them.
         """
         of_topic = self._by_topic.get(records[0].topic)
         decode = self._decode_value
         if of_topic is None or not of_topic.of_batches or not isinstance(decode, AvroDecoder):
+            return None
+        if self._transforms is not None:
             return None
         batch = decode.flat_batch(raw_values(records))
         if batch is None:
@@ -106,7 +140,8 @@ class Projector:
 
     def _compile(self, of_topic: _TopicProjections, writer: WriterSchema | None) -> list[ProjectRecord]:
         conventions, clock_ms = self._conventions, self._clock_ms
-        plans = [compile_plan(one, writer, conventions.pk_separator) for one in of_topic.statements]
+        known = writer if writer is None or is_record(writer) else None
+        plans = [compile_plan(one, known, conventions.pk_separator) for one in of_topic.statements]
         projections = [row_projection(plan, conventions, clock_ms) for plan in plans]
         schema_id = None if writer is None else writer.schema_id
         of_topic.by_schema[schema_id] = projections
@@ -117,6 +152,7 @@ class Projector:
 
 def _uses_key(statement: Statement) -> bool:
     paths = [field.path for field in statement.fields] + list(statement.primary_key)
+    paths += kcql.paths_of(statement.where)
     paths += [path for path in (statement.target_from, statement.timestamp) if path is not None]
     return any(path.part is Part.KEY for path in paths)
 

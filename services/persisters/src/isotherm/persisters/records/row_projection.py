@@ -16,6 +16,9 @@ from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.fast_path import ProjectRecord, project_whole_records
 from isotherm.persisters.records.identity import record_id
 
+TOMBSTONE, EXPIRED, UNWANTED = "tombstone", "expired", "where"
+"""Why a statement makes no row of a record: it has no value, it is too old, the condition is not true of it."""
+
 
 class TombstoneError(ValueError):
     """A record without a value that the statement calls a failure, or that names no row to delete."""
@@ -32,7 +35,7 @@ def row_projection(plan: Plan, conventions: Conventions, clock_ms: Callable[[], 
     event_time_ms, identify = _event_time(plan), _identity(plan, conventions.pk_separator)
     lifetime_ms = conventions.lifetime_ms(statement)
 
-    def project(record: Record, key: Any, value: Any) -> Row | None:
+    def project(record: Record, key: Any, value: Any) -> Row | str:
         source = kcql.Record(
             key, value, record.headers, record.topic, record.partition, record.offset, record.timestamp_ms
         )
@@ -40,7 +43,7 @@ def row_projection(plan: Plan, conventions: Conventions, clock_ms: Callable[[], 
             return _deletion(plan, identify, record, source)
         time_ms = event_time_ms(source, record.timestamp_ms)
         if lifetime_ms is not None and time_ms + lifetime_ms <= clock_ms():
-            return None
+            return EXPIRED
         return Row(
             record.offset,
             target(source, time_ms),
@@ -52,16 +55,29 @@ def row_projection(plan: Plan, conventions: Conventions, clock_ms: Callable[[], 
             record.value,
         )
 
-    return project_whole_records(plan, project, conventions, clock_ms)
+    return _filtered(projection.accepts, project_whole_records(plan, project, conventions, clock_ms))
+
+
+def _filtered(accepts: Callable[[kcql.Record], bool] | None, project: ProjectRecord) -> ProjectRecord:
+    if accepts is None:
+        return project
+
+    def project_accepted(record: Record, key: Any, value: Any) -> Row | str:
+        source = kcql.Record(
+            key, value, record.headers, record.topic, record.partition, record.offset, record.timestamp_ms
+        )
+        return project(record, key, value) if accepts(source) else UNWANTED
+
+    return project_accepted
 
 
 _Identify = Callable[[kcql.Record], str]
 
 
-def _deletion(plan: Plan, identify: _Identify, record: Record, source: kcql.Record) -> Row | None:
+def _deletion(plan: Plan, identify: _Identify, record: Record, source: kcql.Record) -> Row | str:
     behaviour = null_behaviour(plan.statement)
     if behaviour == "IGNORE":
-        return None
+        return TOMBSTONE
     if behaviour == "FAIL":
         raise TombstoneError(f"no value, and {NULL_VALUES} is FAIL")
     if not plan.statement.primary_key:

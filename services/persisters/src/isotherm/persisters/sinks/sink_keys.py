@@ -65,7 +65,8 @@ class SinkKeys:
     ) -> Definition:
         """Return the definition of the class `klass` with the keys of every sink and its `own` ones.
 
-        `clauses` are the KCQL clauses that the sink uses; `clause_reasons` says why it does not use others.
+        `clauses` are the KCQL clauses that the sink uses, beside WHERE, which the task's projection evaluates;
+        `clause_reasons` says why it does not use others.
         """
         kcql = self.key("kcql", Type.STRING, None, "Statements, separated by `;`.", Importance.HIGH, required=True)
         of_connector = (*common_keys(klass), *consumer_keys(), *converter_keys())
@@ -76,7 +77,7 @@ class SinkKeys:
             keys=with_short_names(self._prefix, keys),
             aliases=aliases,
             kcql_key=kcql.name,
-            kcql_clauses=frozenset(clauses),
+            kcql_clauses=frozenset((*clauses, "WHERE")),
             clause_reasons=clause_reasons,
             open_prefixes=("consumer.override.",),
         )

@@ -18,6 +18,7 @@ from isotherm.persisters.api.plan import Plan
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import RowError
 from isotherm.persisters.records.decoding import Decode
+from isotherm.persisters.records.derived_schemas import is_avro
 from isotherm.persisters.records.documents import to_json
 
 FORMATS = ("JSON", "AVRO", "TEXT")
@@ -89,7 +90,7 @@ def _avro(row: Row) -> Item:
     """
     if row.plan.writer is None:
         raise RowError("document", "WITHFORMAT AVRO needs values with an Avro schema, this one has none")
-    if row.plan.selects_whole_record and row.raw is not None:
+    if row.plan.selects_whole_record and row.raw is not None and is_avro(row.plan.writer):
         return bytearray(row.raw)
     buffer = io.BytesIO()
     fastavro.writer(buffer, container_schema(row.plan.columns), [row.values or {}])

@@ -1,0 +1,67 @@
+"""RegexRouter and TimestampRouter: the topic that the sink sees."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from isotherm.connector.transforms.date_format import DateFormat
+from isotherm.connector.transforms.message import Message, Transform
+
+_REPLACEMENT = re.compile(r"\\(.)|\$(\d+)|\$\{(\w+)\}|([\\$])", re.DOTALL)
+
+
+def regex_router(pattern: re.Pattern[str], replacement: str) -> Transform:
+    """RegexRouter: a topic whose whole name matches gets the replacement as its name."""
+    name_of = _replacement(pattern, replacement)
+
+    def apply(message: Message) -> Message:
+        found = pattern.fullmatch(message.topic)
+        return message if found is None else message._replace(topic=name_of(found))
+
+    return apply
+
+
+def _replacement(pattern: re.Pattern[str], text: str) -> Callable[[re.Match[str]], str]:
+    """The function that fills a replacement of Java's (`$1`, `${name}`, `\\` before a plain character).
+
+    Raises ValueError for a group that the pattern does not have.
+    """
+    parts: list[str | int] = []
+    end = 0
+    for found in _REPLACEMENT.finditer(text):
+        parts.append(text[end : found.start()])
+        end = found.end()
+        if found[4]:
+            raise ValueError(f"the replacement {text!r} has a {found[4]!r} without a group or character")
+        if found[1]:
+            parts.append(found[1])
+        elif found[3]:
+            if found[3] not in pattern.groupindex:
+                raise ValueError(f"the replacement {text!r} names the group {found[3]!r}, which the expression lacks")
+            parts.append(pattern.groupindex[found[3]])
+        else:
+            group, rest = _longest_group(found[2], pattern.groups)
+            if group > pattern.groups:
+                raise ValueError(f"the replacement {text!r} names the group {group}; there are {pattern.groups}")
+            parts += [group, rest]
+    parts.append(text[end:])
+    return lambda found: "".join(part if isinstance(part, str) else found[part] or "" for part in parts)
+
+
+def _longest_group(digits: str, groups: int) -> tuple[int, str]:
+    """Java takes further digits as long as there is such a group: `$12` with two groups is group 1 and a 2."""
+    used = 1
+    while used < len(digits) and int(digits[: used + 1]) <= groups:
+        used += 1
+    return int(digits[:used]), digits[used:]
+
+
+def timestamp_router(topic_format: str, timestamp_format: DateFormat) -> Transform:
+    """TimestampRouter: the topic's name made of the topic and the record's timestamp."""
+
+    def apply(message: Message) -> Message:
+        topic = topic_format.replace("${topic}", message.topic)
+        return message._replace(topic=topic.replace("${timestamp}", timestamp_format.format(message.timestamp_ms)))
+
+    return apply

@@ -1,0 +1,31 @@
+"""The records of a publish, with what the metrics count of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
+
+
+@dataclass(slots=True)
+class TranslatedPublish:
+    """The records of a publish, with what the metrics count of it.
+
+    `readings` holds the number of readings and raw payloads by Kafka topic. `dead_letters` holds the reasons of the
+    dead letters among the records; `unstored` the reasons of those that are only counted, because the rate of dead
+    letters is exceeded. `filtered` holds the number of readings that the condition of a route leaves out, by the
+    route's target. `bytes` is the memory that the records take until Kafka has them.
+    """
+
+    records: list[ProducerRecord] = field(default_factory=list)
+    readings: list[tuple[str, int]] = field(default_factory=list)
+    dead_letters: list[str] = field(default_factory=list)
+    unstored: tuple[str, ...] = ()
+    filtered: list[tuple[str, int]] = field(default_factory=list)
+    bytes: int = 0
+    dropped: bool = False
+
+    @property
+    def invalid_reason(self) -> str | None:
+        """The first reason for which the publish is invalid; None for a valid one."""
+        return self.dead_letters[0] if self.dead_letters else self.unstored[0] if self.unstored else None
