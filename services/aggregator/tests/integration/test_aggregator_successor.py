@@ -31,9 +31,9 @@ def given(kafka: Kafka, registry: Registry) -> Given:
     return Given(topics, readings=45_000, span_ms=SPAN_MS, late_share=0.1)
 
 
-def expected(given: Given, boundary_ms: int) -> dict[checker.WindowKey, checker.Expected]:
+def expected(given: Given, boundary_ms: int) -> dict[checker.WindowKey, dict[str, float]]:
     """The former windows up to the boundary, and the new ones from it on."""
-    windows = {}
+    windows: dict[checker.WindowKey, dict[str, float]] = {}
     for window_ms, is_former in ((FORMER_WINDOW_MS, True), (WINDOW_MS, False)):
         rules = checker.Rules(window_ms, RULES.allowed_lateness_ms, RULES.max_skew_ms)
         windows |= {key: row for key, row in given.windows(rules).items() if (key[2] < boundary_ms) == is_former}
@@ -75,8 +75,8 @@ def test_partitions_and_window_change_while_it_runs(given: Given, tmp_path: Path
             wait_for(lambda: former.metrics().get("isotherm_aggregator_halted") == 1, "the former one's end", former)
             assert former.is_running(), "a supervisor would start it again"
             assert former.terminate() == 0
-            keys = expected(given, boundary_ms).keys()
-            wait_for(lambda: {key for key, _ in given.published()} >= keys, "every window", successor)
+            every = expected(given, boundary_ms).keys()
+            wait_for(lambda: {key for key, _ in given.published()} >= every, "every window", successor)
             assert successor.metrics()["isotherm_aggregator_rows_dropped_by_watermark_total"] == 0
             late = {record.identity for record in given.records if record.category == "late"}
             wait_for(lambda: {identity(m) for m in topics.read(topics.late)} >= late, "late readings", successor)

@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StreamingQueryManager
 
 from isotherm.aggregator.checkpoint.plans import PlannedBatch
 from isotherm.aggregator.frames import windows
@@ -246,17 +247,17 @@ class Emitted:
     On request it fails once, after it received the rows of a batch.
     """
 
-    def __init__(self, plans: QueryPlans) -> None:
+    def __init__(self, plans: QueryPlans, queries: StreamingQueryManager) -> None:
         self.taken: list[tuple[int, list[dict[str, Any]]]] = []
         self.fail_next = False
         self.plans: list[str] = []
         """The optimized plan of each batch."""
-        self._plans = plans
+        self._plans, self._queries = plans, queries
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         emitted = [row.asDict() for row in rows.collect()]
-        (query,) = rows.sparkSession.streams.active
-        self.plans.append(str(query._jsq.streamingQuery().lastExecution().optimizedPlan().toString()))  # type: ignore[attr-defined]  # Java's
+        (query,) = self._queries.active
+        self.plans.append(str(query._jsq.streamingQuery().lastExecution().optimizedPlan().toString()))
         if emitted:
             plan = self._plans.get(batch_id)
             assert plan is not None
@@ -276,7 +277,7 @@ def test_the_clock_alone_finishes_windows_and_a_repeated_batch_is_the_same(
     calls.write_text("")  # of what starts a Python for the data frames of other tests
     checkpoint = tmp_path / "checkpoint"
     plans = QueryPlans(spark, f"file://{checkpoint}")
-    emitted = Emitted(plans)
+    emitted = Emitted(plans, spark.streams)
 
     def put(folder: str, name: str, text: str) -> None:
         hidden = tmp_path / folder / f".{name}"
@@ -336,7 +337,7 @@ def assert_only_the_clock_has_a_watermark(optimized: str) -> None:
     """What `windows.with_clock` rests on: Spark's optimizer may neither drop the watermark nor move the filter."""
     nodes = [line for line in optimized.splitlines() if line.strip()]
     aggregate, union, watermark = (
-        [number for number, line in enumerate(nodes) if line.lstrip(" :+-").startswith(name)]
+        [number for number, line in enumerate(nodes) if line.lstrip(" :+-~").startswith(name)]
         for name in ("Aggregate", "Union", "EventTimeWatermark")
     )
     assert len(aggregate) == len(union) == len(watermark) == 1, optimized

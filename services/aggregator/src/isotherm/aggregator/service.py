@@ -255,7 +255,7 @@ class Aggregator:
     def _verify_boundary(self, broker: Broker, folder: CheckpointFolder) -> None:
         """Store the boundary to a successor. Raises SettingsError when it is too late to set or change it."""
         given = next((each for each in self._settings.boundaries if each.is_former), None)
-        stored_ms, given_ms = folder.load_publish_until(), given and given.at_ms
+        stored_ms, given_ms = folder.load_publish_until(), None if given is None else given.at_ms
         if stored_ms == given_ms:
             return
         newest_ms = broker.newest_timestamp_ms(broker.input_topics(self._settings)) or 0

@@ -42,7 +42,7 @@ class QueryPlans:
 
     def newest(self) -> int:
         """Return the number of the newest batch, which may still run; -1 before the first."""
-        context = None if self._execution is None else self._execution.getLatestExecutionContext()
+        context: Any = None if self._execution is None else self._execution.getLatestExecutionContext()
         number = -1 if context is None else int(context.batchId())
         if number < 0:  # the query has not looked into its checkpoint yet
             listed = self._log().getLatestBatchId()
