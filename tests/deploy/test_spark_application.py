@@ -41,7 +41,7 @@ def test_the_service_takes_the_settings_and_the_properties(
     application: dict[str, Any], settings: AggregatorSettings
 ) -> None:
     gateway.verify_jvm_is_free_to_choose(settings)
-    chosen = properties.of_session(settings, application["sparkConf"], has_naked=True)
+    chosen = properties.of_session(settings, application["sparkConf"], lambda _name: True)
     assert chosen["spark.sql.shuffle.partitions"] == str(settings.shuffle_partitions)
     assert not any(name.startswith("spark.ui.") for name in chosen)
 

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming import StreamingQueryManager
+from pyspark.sql.streaming.query import StreamingQueryManager
 
 from isotherm.aggregator.checkpoint.plans import PlannedBatch
 from isotherm.aggregator.frames import windows

@@ -18,6 +18,8 @@ s3proxy.identity={access_key}
 s3proxy.credential={secret_key}
 jclouds.provider=filesystem-nio2
 jclouds.filesystem.basedir={data}
+jclouds.identity=unused
+jclouds.credential=unused
 """
 
 
