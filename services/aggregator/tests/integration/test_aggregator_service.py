@@ -257,7 +257,13 @@ def waiting(
     with ExitStack() as end:
         yield {
             name: end.enter_context(
-                Process(topics, tmp_path_factory.mktemp("waiting") / "checkpoint", free_port(), **settings)
+                Process(
+                    topics,
+                    tmp_path_factory.mktemp("waiting") / "checkpoint",
+                    free_port(),
+                    # Of one name only one would get so far.
+                    **{"name": f"{topics.name}-{name}", **settings},
+                )
             )
             for name, (settings, *_) in MISSING.items()
         }

@@ -111,8 +111,11 @@ class Broker:
             self._admin.create_topics([new], request_timeout=self._timeout_s)[topic].result()
         except KafkaException as failure:
             error = error_of(failure)
-            if error is None or error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise BrokerError(f"the clock's topic {topic} cannot be created: {reason_of(failure)}") from failure
+            if error is not None and error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            # The numbers below 0 are librdkafka's own: no broker has answered.
+            what = "Kafka does not answer" if error is None or error.code() < 0 else f"topic {topic} cannot be created"
+            raise BrokerError(f"{what}: {reason_of(failure)}") from failure
 
     def end_offsets(self, topics: Sequence[str], *, committed: bool) -> dict[Partition, int]:
         """Return the end offset of every partition of `topics`.
