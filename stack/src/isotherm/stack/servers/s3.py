@@ -23,6 +23,16 @@ jclouds.credential=unused
 """
 
 
+_LOGGING = """\
+<configuration>
+  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %level %logger{0} %msg%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="out"/></root>
+</configuration>
+"""
+
+
 class S3(JavaServer):
     """One S3 server, which verifies signatures. It keeps all objects over a stop or kill."""
 
@@ -48,8 +58,11 @@ class S3(JavaServer):
                 address=self.address, access_key=self.access_key, secret_key=self.secret_key, data=self.data_folder
             )
         )
+        logging = self.conf_folder / "logback.xml"
+        logging.write_text(_LOGGING)
         files = self.runtime.artifacts.folder("s3proxy")
-        options = ["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", *self.runtime.jit_options(), "-DLOG_LEVEL=warn"]
+        options = ["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", *self.runtime.jit_options()]
+        options.append(f"-Dlogback.configurationFile={logging}")
         return self.java_launch(
             files, options, ["-cp", f"{files}/*", "org.gaul.s3proxy.Main"], ["--properties", str(configuration)]
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no annotations
@@ -11,6 +11,12 @@ from pyspark.sql import SparkSession
 
 from isotherm.aggregator.checkpoint.objects import CheckpointObjects, CheckpointUnavailableError, LocalObjects
 from isotherm.aggregator.checkpoint_location import local_folder
+
+_ABSENT = "java.io.FileNotFoundException"
+
+
+class _AbsentError(CheckpointUnavailableError):
+    """There is no such file or folder."""
 
 
 class HadoopObjects:
@@ -34,15 +40,13 @@ class HadoopObjects:
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file; None when there is none."""
-        path = self._path(f"{self._location}/{name}")
-        with self._answer_expected():
-            if not self._files.exists(path):
-                return None
-            stream = self._files.open(path)
+        with suppress(_AbsentError), self._answer_expected():
+            stream = self._files.open(self._path(f"{self._location}/{name}"))
             try:
                 return bytes(self._read_all(stream))
             finally:
                 stream.close()
+        return None
 
     def write(self, name: str, content: bytes) -> None:
         """Replace a file atomically."""
@@ -57,10 +61,8 @@ class HadoopObjects:
 
     def names(self, folder: str = "") -> list[str]:
         """Return the names in a folder, without those that begin with a dot."""
-        path = self._path(f"{self._location}/{folder}".rstrip("/"))
-        with self._answer_expected():
-            if not self._files.exists(path):
-                return []
+        path, names = self._path(f"{self._location}/{folder}".rstrip("/")), list[str]()
+        with suppress(_AbsentError), self._answer_expected():
             names = [str(status.getPath().getName()) for status in self._files.list(path)]
         return [name for name in names if not name.startswith(".")]
 
@@ -74,8 +76,9 @@ class HadoopObjects:
         try:
             yield
         except Py4JJavaError as error:
-            reason = _root_cause(error.java_exception).toString()
-            raise CheckpointUnavailableError(f"{self._location} cannot be used: {reason}") from error
+            cause = _root_cause(error.java_exception)
+            kind = _AbsentError if cause.getClass().getName() == _ABSENT else CheckpointUnavailableError
+            raise kind(f"{self._location} cannot be used: {cause.toString()}") from error
 
 
 def _root_cause(error: Any) -> Any:
