@@ -147,17 +147,9 @@ class Aggregator:
         pacer: BatchPacer,
     ) -> None:
         settings = self._settings
-        folder = CheckpointFolder(
-            wait.until("checkpoint", lambda: open_objects(spark.session, settings.checkpoint_dir))
-        )
-
-        def verify() -> None:
-            topics = self._verify_topics(broker)
-            clock_id = broker.topic_ids([settings.clock_topic])[settings.clock_topic]
-            folder.verify(fingerprint(settings, broker.cluster_id(), topics, clock_id))
-            broker.ensure_dead_letter_topic(settings.dead_letter_topic)
-
-        wait.until("kafka", verify)
+        objects = wait.until("checkpoint", lambda: open_objects(spark.session, settings.checkpoint_dir))
+        folder = CheckpointFolder(objects)
+        wait.until("kafka", lambda: self._verify_checkpoint(broker, folder))
         wait.until("kafka", lambda: self._verify_boundary(broker, folder))
         plans = {name: QueryPlans(spark.session, folder.query(name)) for name in (WINDOWS, REJECTS)}
         self._plans = plans[WINDOWS]
@@ -201,7 +193,7 @@ class Aggregator:
             self._target,
             self._boundary_end(),
         )
-        runner.run(windows, rejects, verify)
+        runner.run(windows, rejects, lambda: self._verify_checkpoint(broker, folder))
 
     def _reads_backlog(self, batch_id: int) -> bool:
         """Return whether a backlog is read: this batch or the one before it is near the limit, or not known."""
@@ -211,6 +203,14 @@ class Aggregator:
 
     def _redact(self, text: str) -> str:
         return redacted(text, self._kafka_options)
+
+    def _verify_checkpoint(self, broker: Broker, folder: CheckpointFolder) -> None:
+        """Verify that the checkpoint belongs to the settings and topics. Raises BrokerError, CheckpointMismatchError."""
+        settings = self._settings
+        topics = self._verify_topics(broker)
+        clock_id = broker.topic_ids([settings.clock_topic])[settings.clock_topic]
+        folder.verify(fingerprint(settings, broker.cluster_id(), topics, clock_id))
+        broker.ensure_dead_letter_topic(settings.dead_letter_topic)
 
     def _verify_topics(self, broker: Broker) -> dict[str, str]:
         """Verify that the topics exist; return the ids of those of the input. Raises BrokerError."""
