@@ -205,7 +205,7 @@ class Aggregator:
         return redacted(text, self._kafka_options)
 
     def _verify_checkpoint(self, broker: Broker, folder: CheckpointFolder) -> None:
-        """Verify that the checkpoint belongs to the settings and topics. Raises BrokerError, CheckpointMismatchError."""
+        """Verify that the checkpoint fits settings and topics. Raises BrokerError and CheckpointMismatchError."""
         settings = self._settings
         topics = self._verify_topics(broker)
         clock_id = broker.topic_ids([settings.clock_topic])[settings.clock_topic]
