@@ -18,7 +18,10 @@ pytest_plugins = ["isotherm.stack.pytest_plugin", "isotherm.contracts.pytest_plu
 _SHARING_SPARK = {
     # With the plugin `aggregator_spark`.
     "services/aggregator/tests/unit/test_aggregator_class_archive.py": "spark",
+    "services/aggregator/tests/unit/test_aggregator_exact_sum.py": "spark",
     "services/aggregator/tests/unit/test_aggregator_frames.py": "spark",
+    "services/aggregator/tests/unit/test_aggregator_merging.py": "spark",
+    "services/aggregator/tests/unit/test_aggregator_where.py": "spark",
     "services/aggregator/tests/unit/test_aggregator_window_sink.py": "spark",
     "services/aggregator/tests/integration/test_aggregator_examples.py": "spark",
     # With the messages of all providers, the aggregator's among them.

@@ -5,7 +5,8 @@
 capacity   a topic is full of readings; readings for a CPU second of one process, its states recovered before
 headline   115,741 readings/s for ten minutes beside the broker; how far the service falls behind, and its alerts
 reaction   devices publish 20,000 readings/s over MQTT to the real proxy; from a PUBLISH until a consumer has its alert:
-           devices that number their readings, do not, or lose one in ten
+           devices that number their readings, do not, or lose one in ten; known ones, or with --new those that nobody
+           knows: of such a device the engine takes the first 32 readings one by one
 recovery   the changelog holds all devices; from the start of a process until their states are recovered
 
 Five rules; one reading in 10,000 opens an alert, which the device's next reading closes (reaction: one in 1,000). The
@@ -21,36 +22,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-
-from confluent_kafka import Consumer, TopicPartition
 
 import prepared_readings
 import thermostats
+from bench_world import INPUT, RULES, Reactions, World
 from isotherm.alerts.engine.device_state import DeviceRuleState, encode
 from isotherm.alerts.engine.reading import reading_of
 from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.hotpath import quiet_devices
 from isotherm.alerts.rules.device_table import DeviceTable
+from isotherm.alerts.service import partition_of as murmur2_partition_of
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.topic_setup import prepare as prepare_topics
-from isotherm.cli.apply import apply
-from isotherm.schemas import schema
-from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.kcql.dates import epoch_ms
 from isotherm.servicekit.kafka import clients
-from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.servicekit.kafka.consuming import consume_available
 from isotherm.simulators.scripted_day import temperature
-from isotherm.stack import ports
-from isotherm.stack.measurement import cpu_s, environment, load_average, metrics
+from isotherm.stack.measurement import cpu_s, environment, load_average
 from isotherm.stack.ports import Ports
 from isotherm.stack.stack import Stack
-from measured_process import MeasuredProcess
+from measured_process import Sample
 from prepared_readings import FIRST_SEQUENCE, HOT, MILD, BatchWriter, device_name, is_hot, partition_of, prepare
 from servers import ProxyServer
 
-INPUT, ALERTS = "thermostat.data", "alerts"
 GOAL_P99_MS = {"numbered": 250, "unnumbered": 500, "lossy": 500}
 GOAL_A_CPU_S = 200_000
 GOAL_RECOVERY_S = 60.0
@@ -62,96 +58,16 @@ BEFORE = {
     "recovery": "100,000 devices in 24.5 s",
 }
 """The figures of the service that judged one reading at a time."""
-_WARM_UP_S = 50
-"""A device without numbers waits for the order of its first 32 readings, of which it gives one a second."""
+_WARM_UP_S = 20
+_HISTORY = 40
+"""So many readings of a device are stored: after 32 in order it does not wait for order any more."""
 _AT_ONCE = 10_000
 _EVERY_MS = 10_000
 _POLL_S = 0.05
 _PATIENCE_S = 280.0
-RULES = [
-    {"kind": "above", "metric": "temperature", "threshold": 30, "hysteresis": 1},
-    {"kind": "below", "metric": "temperature", "threshold": 5, "hysteresis": 1},
-    {"kind": "rate", "metric": "temperature", "threshold": 50},
-    {"kind": "flat", "metric": "temperature"},
-    # The readings of a full topic are older than their records, so the time of silence is generous.
-    {"kind": "silent", "min_ms": 600_000},
-]
-"""Typical rules. The readings of the bench break only `above`."""
 
 
-class AlertsProcess(MeasuredProcess):
-    """One replica of the service."""
-
-    def __init__(self, folder: Path, kafka_settings: KafkaSettings, registry: RegistrySettings) -> None:
-        self.port = ports.hold_free_port()
-        chosen = {
-            "kafka.bootstrap_servers": kafka_settings.bootstrap_servers,
-            "registry.url": registry.url,
-            "http.port": self.port,
-            "rules": json.dumps(RULES),
-        }
-        sets = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
-        super().__init__([sys.executable, "-m", "isotherm.alerts", "run", *sets], folder / "alerts.log")
-        ports.release(self.port)
-
-    def read(self) -> int:
-        return int(self.metric("readings_read_total"))
-
-    def metric(self, name: str) -> float:
-        """Return one metric, summed over its labels."""
-        found = metrics(self.port)
-        return sum(value for key, value in found.items() if key.partition("{")[0] == f"isotherm_alerts_{name}")
-
-
-class World:
-    """The servers with every declared topic."""
-
-    def __init__(self, stack: Stack, folder: Path) -> None:
-        self.folder, self.broker_pid = folder, stack.kafka.pid
-        self.kafka = KafkaSettings(bootstrap_servers=stack.kafka.bootstrap_servers)
-        self.registry = RegistrySettings(url=stack.registry.url)
-        apply(self.kafka, self.registry)
-        self._schemas = SchemaRegistry(self.registry)
-        self._decode = Decoder(self._schemas)
-
-    def service(self) -> AlertsProcess:
-        """Return a replica that is not started."""
-        return AlertsProcess(self.folder, self.kafka, self.registry)
-
-    def schema_id(self, topic: str, name: str, version: int) -> int:
-        """Return the id of a registered schema."""
-        return self._schemas.schema_id(f"{topic}-value", schema(name, version))
-
-    def partitions(self) -> int:
-        """Return how many partitions the input has."""
-        admin = clients.admin(self.kafka, "bench")
-        return len(admin.list_topics(INPUT, timeout=30).topics[INPUT].partitions)
-
-    def publish(self, readings: Iterable[Mapping[str, Any]]) -> None:
-        """Produce readings to the input topic, where `fill_changelog` has their devices, without the proxy."""
-        encode = self._schemas.encoder(INPUT, schema("SensorReading", 1))
-        producer, partitions = clients.producer(self.kafka, "bench", linger_ms=50), self.partitions()
-        for reading in readings:
-            name = reading["device_id"]
-            while True:
-                try:
-                    producer.produce(INPUT, encode(reading), name, partition_of(name, partitions))
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-        producer.flush()
-
-    def consumer(self) -> Consumer:
-        """Return a consumer of the alerts from the beginning."""
-        made = clients.consumer(self.kafka, "bench", "bench", fetch_wait_max_ms=10)
-        partitions = made.list_topics(ALERTS, timeout=30).topics[ALERTS].partitions
-        made.assign([TopicPartition(ALERTS, number, 0) for number in partitions])
-        return made
-
-    def alert(self, value: bytes | None) -> dict[str, Any]:
-        """Decode a record of the alerts."""
-        record: dict[str, Any] = self._decode(value or b"").record
-        return record
+PartitionOf = Callable[[str, int], int]
 
 
 def reaction(world: World, arguments: argparse.Namespace) -> None:
@@ -161,6 +77,10 @@ def reaction(world: World, arguments: argparse.Namespace) -> None:
 
 
 def _react(world: World, kind: str, arguments: argparse.Namespace) -> None:
+    if not arguments.new:
+        names = [thermostats.device_name(kind, number) for number in range(arguments.rate)]
+        at_ms = time.time_ns() // 1_000_000 - _EVERY_MS
+        fill_changelog(world, names, at_ms, lambda name, partitions: murmur2_partition_of(partitions, name))
     proxy = ProxyServer(world.folder, world.kafka, world.registry, http__host="127.0.0.1")
     with proxy, world.service() as service:
         service.until(lambda _: service.metric("recoveries_total") > 0, "the service is ready", _PATIENCE_S)
@@ -168,36 +88,52 @@ def _react(world: World, kind: str, arguments: argparse.Namespace) -> None:
         command = [sys.executable, thermostats.__file__, str(proxy.port), "--rate", str(arguments.rate)]
         command += ["--devices", str(arguments.rate), "--seconds", str(arguments.seconds + _WARM_UP_S), "--kind", kind]
         found: list[int] = []
-        begin, begin_s = service.sample(), time.monotonic()
+        warm: tuple[Sample, Reactions, float, float] | None = None
+        begin_s = time.monotonic()
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as load:
             while load.poll() is None:
-                for message in consumer.consume(_AT_ONCE, _POLL_S):
-                    now_ms = time.time_ns() // 1_000_000
-                    alert = world.alert(message.value())
-                    if time.monotonic() - begin_s > _WARM_UP_S and alert["device_id"].startswith(kind):
-                        found.append(now_ms - round(alert["updated_at"].timestamp() * 1000))
+                messages = consume_available(consumer, _AT_ONCE, _POLL_S)
+                now_ms = time.time_ns() // 1_000_000
+                if warm is None and time.monotonic() - begin_s > _WARM_UP_S:
+                    warm = service.sample(), service.reactions(), cpu_s(proxy.pid), cpu_s(world.broker_pid)
+                alerts = [world.alert(message.value()) for message in messages]
+                if warm is not None:
+                    found += [
+                        now_ms - epoch_ms(one["updated_at"]) for one in alerts if one["device_id"].startswith(kind)
+                    ]
             assert load.stdout is not None
             acknowledged = int(load.stdout.read())
-        end = service.sample()
-        inside_ms = 1_000 * service.metric("reaction_seconds_sum") / service.metric("reaction_seconds_count")
+        assert warm is not None
+        seconds = time.monotonic() - begin_s
+        begin, before, proxy_s, broker_s = warm
+        end, inside = service.sample(), service.reactions() - before
+        lasted_s = end.at_s - begin.at_s
+        shares = [end.cpu_s - begin.cpu_s, cpu_s(proxy.pid) - proxy_s, cpu_s(world.broker_pid) - broker_s]
         consumer.close()
-    seconds = end.at_s - begin.at_s
     print(
         f"{kind}: {acknowledged:,} readings acknowledged by the proxy, {acknowledged / seconds:,.0f}/s, "
         f"load {load_average()}"
     )
-    print(f"{(end.cpu_s - begin.cpu_s) / seconds:.2f} of a core, {end.resident_mb:,.0f} MB")
+    of_alerts, of_proxy, of_broker = (share / lasted_s for share in shares)
+    print(f"cores: alerts {of_alerts:.2f}, proxy {of_proxy:.2f}, broker {of_broker:.2f}; {end.resident_mb:,.0f} MB")
     cuts = statistics.quantiles(found, n=100)
     print(f"{len(found):,} alerts: p50 {cuts[49]:,.0f} ms, p99 {cuts[98]:,.0f} ms, most {max(found):,} ms")
-    print(f"mean with the warm-up, from the proxy's ingest time until Kafka has the alert: {inside_ms:,.0f} ms")
+    print(
+        f"of these, from the proxy's ingest time until Kafka has the alert: mean {inside.mean_ms():,.0f} ms, "
+        f"{inside.share_within(0.1):.1%} within 100 ms, {inside.share_within(0.25):.1%} within 250 ms"
+    )
     _judge(cuts[98] < GOAL_P99_MS[kind], f"{kind}: p99 {cuts[98]:,.0f} ms of {GOAL_P99_MS[kind]}")
+
+
+def _names(devices: int) -> list[str]:
+    return [device_name(number) for number in range(devices)]
 
 
 def capacity(world: World, arguments: argparse.Namespace) -> None:
     """Measure the readings for a CPU second of one process on a full topic."""
     devices, rounds = arguments.devices, arguments.rounds
     begin_ms = time.time_ns() // 1_000_000 - rounds * _EVERY_MS
-    fill_changelog(world, devices, begin_ms)
+    fill_changelog(world, _names(devices), begin_ms, partition_of)
     batches = prepare(devices, world.partitions(), world.schema_id(INPUT, "SensorReading", 1))
     writer = BatchWriter(world.kafka.bootstrap_servers, INPUT)
     hot = 0
@@ -224,7 +160,7 @@ def capacity(world: World, arguments: argparse.Namespace) -> None:
 def headline(world: World, arguments: argparse.Namespace) -> None:
     """Measure a steady load of all devices beside the broker, and verify its alerts."""
     devices, rate, seconds = arguments.devices, arguments.headline_rate, arguments.headline_seconds
-    fill_changelog(world, devices, time.time_ns() // 1_000_000)
+    fill_changelog(world, _names(devices), time.time_ns() // 1_000_000, partition_of)
     schema_id = world.schema_id(INPUT, "SensorReading", 1)
     command = [sys.executable, prepared_readings.__file__, world.kafka.bootstrap_servers, INPUT, str(schema_id)]
     command += ["--devices", str(devices), "--partitions", str(world.partitions())]
@@ -260,7 +196,7 @@ def recovery(world: World, arguments: argparse.Namespace) -> None:
     """Measure the time from the start of a process until the states of many devices are recovered, and verify them."""
     count, begin_ms = arguments.devices, time.time_ns() // 1_000_000
     hot = range(0, count, 1_000)
-    fill_changelog(world, count, begin_ms, hot)
+    fill_changelog(world, _names(count), begin_ms, partition_of, hot)
     with world.service() as service:
         begin_s = time.monotonic()
         service.until(lambda _: service.metric("recoveries_total") > 0, "the states are recovered", _PATIENCE_S)
@@ -268,22 +204,23 @@ def recovery(world: World, arguments: argparse.Namespace) -> None:
         used_s = service.sample().cpu_s
         world.publish(temperature(device_name(device), MILD, begin_ms + 1_000, FIRST_SEQUENCE + 1) for device in hot)
         closed = _closed(world, len(hot))
-        # The gauge follows once a second.
-        service.until(lambda _: service.metric("devices") > 0, "the devices are counted", _PATIENCE_S)
         devices, resident_mb = service.metric("devices"), service.sample().resident_mb
     print(f"{devices:,.0f} devices of {count:,} in {recovered:.1f} s, {seconds:.1f} s after the start of the process")
     print(f"{used_s:.1f} CPU s until then, {resident_mb:,.0f} MB, load {load_average()}")
     right = sum(1 for opened_ms in closed.values() if opened_ms == begin_ms)
     print(f"{right} of {len(hot)} alerts that were open before are closed with the time of their begin")
-    if right != len(hot):
+    if right != len(hot) or devices != count:
         raise RuntimeError("the recovered states differ from the written ones")
     _judge(recovered < GOAL_RECOVERY_S, f"{recovered:.1f} s of {GOAL_RECOVERY_S:.0f}")
 
 
-def fill_changelog(world: World, devices: int, at_ms: int, hot: range = range(0)) -> None:
+def fill_changelog(
+    world: World, names: Sequence[str], at_ms: int, partition_of: PartitionOf, hot: range = range(0)
+) -> None:
     """Write to the changelog what the service has stored of devices whose last reading was measured at `at_ms`.
 
-    Those of `hot` have an open alert.
+    They have shown that their readings come in order. Those with a number in `hot` have an open alert. `partition_of`
+    returns the partition of a device's readings, of so many.
     """
     settings = AlertsSettings.model_validate({"kafka": world.kafka, "registry": world.registry, "rules": RULES})
     partitions = prepare_topics(settings, clients.admin(world.kafka, "bench"))
@@ -294,7 +231,7 @@ def fill_changelog(world: World, devices: int, at_ms: int, hot: range = range(0)
         raise RuntimeError("the bench needs the compiled module")
     quiet = table(settings.reorder_ms, lambda _device, metric: engine.quiet_bounds(metric, None))
     state = DeviceRuleState()
-    for number in range(10, -1, -1):
+    for number in range(_HISTORY, -1, -1):
         before = temperature("one", MILD + number % 7 * 0.1, at_ms - number * _EVERY_MS, FIRST_SEQUENCE - number)
         engine.apply(state, reading_of(before), None)
     bounds = engine.quiet_bounds_of(state, None)
@@ -303,8 +240,7 @@ def fill_changelog(world: World, devices: int, at_ms: int, hot: range = range(0)
     quiet.put("one", state, bounds, changed_in=0)
     calm = quiet.value(b"one")
     producer = clients.producer(world.kafka, "bench", linger_ms=50)
-    for device in range(devices):
-        name = device_name(device)
+    for device, name in enumerate(names):
         value = _open_state(engine, name, at_ms) if device in hot else calm
         producer.produce(settings.changelog, key=name, value=value, partition=partition_of(name, partitions))
         if device % _AT_ONCE == 0:
@@ -341,7 +277,7 @@ def _closed(world: World, wanted: int) -> dict[str, int]:
         for message in consumer.consume(_AT_ONCE, 1.0):
             alert = world.alert(message.value())
             if alert["state"] == "closed":
-                closed[alert["alert_id"]] = round(alert["opened_at"].timestamp() * 1000)
+                closed[alert["alert_id"]] = epoch_ms(alert["opened_at"])
     consumer.close()
     return closed
 
@@ -366,6 +302,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=90, help="of `reaction`, after a warm-up")
     kinds = thermostats.KINDS
     parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds, help="of devices of `reaction`")
+    parser.add_argument("--new", action="store_true", help="devices of `reaction` that nobody knows from before")
     parser.add_argument("--headline-rate", type=int, default=115_741)
     parser.add_argument("--headline-seconds", type=float, default=600)
     arguments = parser.parse_args()

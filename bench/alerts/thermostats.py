@@ -23,13 +23,18 @@ _LOST_EACH = 10
 KINDS = "numbered", "unnumbered", "lossy"
 
 
+def device_name(kind: str, number: int) -> str:
+    """Return the id of a device."""
+    return f"{kind}-{number:06}"
+
+
 async def gateway(number: int, arguments: argparse.Namespace, end_s: float) -> int:
     """Publish the readings of a share of the devices; return how many were acknowledged."""
     reader, writer = await asyncio.open_connection("127.0.0.1", arguments.port)
     writer.write(connect_packet(f"gateway-{number:03}"))
     await reader.readexactly(_CONNACK_BYTES)
     kind = arguments.kind
-    names = [f"{kind}-{device:06}" for device in range(number, arguments.devices, arguments.gateways)]
+    names = [device_name(kind, device) for device in range(number, arguments.devices, arguments.gateways)]
     rate = arguments.rate / arguments.gateways
     acknowledged = 0
 

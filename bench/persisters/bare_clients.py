@@ -3,7 +3,8 @@
 `compare.py` runs it in a process of its own. It reads a topic, makes the rows with the persister's own projection,
 reports that it is ready, and then writes them once for each line `{"form": .., "target": ..}` on its standard input.
 Rows are prepared in the form that the client's interface takes: bytes for Elasticsearch's best form and dicts for its
-plain one, tuples for Cassandra, JSON values for Hazelcast (the sink passes the bytes that the client makes of them).
+plain one, tuples for Cassandra, JSON values for Hazelcast (the sink passes the bytes that the client makes of them),
+Arrow tables for Parquet.
 None of the preparation is measured.
 """
 
@@ -12,14 +13,17 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow.parquet as pq
 from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.concurrent import execute_concurrent_with_args
@@ -35,6 +39,7 @@ from isotherm.persisters.api.row import Row
 from isotherm.persisters.records.decoding import AvroDecoder, key_decoder
 from isotherm.persisters.records.documents import to_json
 from isotherm.persisters.records.projection import Projector
+from isotherm.persisters.sinks.arrow.tables import Columns, Placed
 from isotherm.persisters.sinks.cassandra.binding import write_time_us
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
@@ -193,7 +198,31 @@ def _pipelined(send: Callable[[Any], Any], batches: Sequence[Any]) -> None:
         future.result()
 
 
-FORMS = {"elasticsearch": elasticsearch_forms, "cassandra": cassandra_forms, "hazelcast": hazelcast_forms}
+def parquet_forms(batches: Batches, _address: str) -> Mapping[str, Write]:
+    """`write_table` of tables that are ready, with the columns that the sink writes; synchronised, as a store is."""
+    columns = Columns()
+    tables = [columns.table([Placed(0, row, "topic", 0) for row in batch], []) for batch in batches]
+
+    def write(target: str, number: int) -> None:
+        path = Path(target) / f"{number}.parquet"
+        pq.write_table(tables[number], path, compression="zstd")
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+    def write_all(target: str) -> None:
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            for _ in pool.map(lambda number: write(target, number), range(len(tables))):
+                pass
+
+    return {"write_table": write_all}
+
+
+FORMS = {
+    "elasticsearch": elasticsearch_forms,
+    "cassandra": cassandra_forms,
+    "hazelcast": hazelcast_forms,
+    "kafka": parquet_forms,
+}
 
 
 def main() -> None:

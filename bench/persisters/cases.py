@@ -43,6 +43,11 @@ def _hazelcast(stack: Stack) -> Sequence[str]:
     return [f"cluster.members={stack.hazelcast.address}", f"group.name={stack.hazelcast.cluster_name}"]
 
 
+def _parquet(_stack: Stack) -> Sequence[str]:
+    return [f"url={targets.ARCHIVE.as_uri()}", f"batch.size={_PARQUET_BATCH}", "linger.ms=500"]
+
+
+_PARQUET_BATCH = 50_000
 _CASSANDRA_FORMS = ("execute_concurrent", "callbacks", "unlogged batches")
 CASES = (
     Case(
@@ -111,5 +116,19 @@ CASES = (
         targets.RingBuffer,
         "INSERT INTO {target} SELECT * FROM {topic} WITHFORMAT JSON STOREAS RING_BUFFER",
         _hazelcast,
+    ),
+    # Files need no server; the one that is measured is Kafka, which the persister reads from. It stays to the end.
+    Case(
+        "parquet",
+        "kafka",
+        "parquet",
+        "SensorReading",
+        400_000,
+        _PARQUET_BATCH,
+        ("write_table",),
+        0.8,
+        targets.ParquetFiles,
+        "INSERT INTO {target} SELECT * FROM {topic}",
+        _parquet,
     ),
 )

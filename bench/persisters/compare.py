@@ -50,6 +50,7 @@ PACKAGES = (
     "elasticsearch",
     "cassandra-driver",
     "hazelcast-python-client",
+    "pyarrow",
 )
 DECODING_GOAL = 0.6
 OURS, TELEGRAF = "persister", "Telegraf"

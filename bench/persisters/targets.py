@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Any, Protocol
 
+import pyarrow.parquet as pq
 from cassandra.cluster import Cluster
 from elasticsearch import Elasticsearch
 from hazelcast.client import HazelcastClient
@@ -16,6 +21,8 @@ from isotherm.persisters.sinks.elasticsearch.mapping import properties
 
 DAY = "2026.01.01"
 """All records of the bench are of this day."""
+ARCHIVE = Path(tempfile.gettempdir()) / f"isotherm-bench-archive-{os.getpid()}"
+"""The folder of Parquet files."""
 SETTINGS = {"index.refresh_interval": "-1"}
 """As for an index that nobody searches. The default refresh every second would charge the slower program more for a
 row.
@@ -136,3 +143,27 @@ class RingBuffer(HazelcastMap):
     def drop(self, name: str) -> None:
         """As for every target."""
         self._client.get_ringbuffer(name).destroy()
+
+
+class ParquetFiles:
+    """Parquet files in a folder of their own."""
+
+    def __init__(self, _address: str) -> None:
+        ARCHIVE.mkdir()
+
+    def create(self, name: str, _chosen: workload.Workload) -> str:
+        """As for every target."""
+        (ARCHIVE / name).mkdir()
+        return str(ARCHIVE / name)
+
+    def count(self, name: str) -> int:
+        """As for every target."""
+        return sum(pq.read_metadata(path).num_rows for path in (ARCHIVE / name).rglob("*.parquet"))
+
+    def drop(self, name: str) -> None:
+        """As for every target."""
+        shutil.rmtree(ARCHIVE / name)
+
+    def close(self) -> None:
+        """As for every target."""
+        shutil.rmtree(ARCHIVE)

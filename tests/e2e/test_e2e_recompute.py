@@ -1,4 +1,4 @@
-"""Late readings are added to their windows afterwards, and every store equals a full recount."""
+"""Late readings are added to their windows afterwards, by a command or by themselves: every store equals a recount."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 from aggregator_given import SETTINGS, Given
-from aggregator_world import READING, RULES, Process, Topics, settings_of, wait_for
+from aggregator_world import READING, RULES, Process, Record, Topics, settings_of, wait_for
 from cassandra.cluster import Cluster
 from cassandra.query import dict_factory
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
 from elasticsearch import Elasticsearch as Client
 from elasticsearch.helpers import scan
 from hazelcast.client import HazelcastClient
@@ -30,6 +32,8 @@ from isotherm.demo.workers import (
     HazelcastPersister,
     Worker,
 )
+from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.offsets import list_offsets
 from isotherm.simulators import checker
 from isotherm.stack.artifacts import Artifacts
 from isotherm.stack.servers.cassandra import Cassandra
@@ -132,6 +136,20 @@ class Stores:
             assert checker.mismatches(windows, rows) == [], store
 
 
+@pytest.fixture
+def topics(kafka: Kafka, registry: Registry) -> Topics:
+    """The topics of one test."""
+    declared = Topics(kafka.bootstrap_servers, registry.url, f"recompute_{uuid.uuid4().hex[:8]}")
+    declared.declare([READING])
+    return declared
+
+
+@pytest.fixture
+def stores(elasticsearch: Elasticsearch, cassandra: Cassandra, hazelcast: Hazelcast, topics: Topics) -> Stores:
+    """The three stores, whose tables have the name of the topics."""
+    return Stores(elasticsearch, cassandra, hazelcast, topics.name)
+
+
 def revisions_in(rows: Rows) -> dict[Any, int]:
     """The revision of each window."""
     return {key: row["revision"] for key, row in rows.items()}
@@ -145,17 +163,8 @@ def published(given: Given) -> Rows:
 
 
 def test_a_hundred_thousand_late_readings_are_put_into_their_windows_in_every_store(
-    kafka: Kafka,
-    registry: Registry,
-    elasticsearch: Elasticsearch,
-    cassandra: Cassandra,
-    hazelcast: Hazelcast,
-    tmp_path: Path,
-    free_port: Callable[[], int],
+    stores: Stores, topics: Topics, tmp_path: Path, free_port: Callable[[], int]
 ) -> None:
-    name = f"recompute_{uuid.uuid4().hex[:8]}"
-    topics = Topics(kafka.bootstrap_servers, registry.url, name)
-    topics.declare([READING])
     given = Given(topics, readings=220_000, span_ms=900_000, late_share=0.5)
     whole = checker.Rules(RULES.window_ms, allowed_lateness_ms=10**15, max_skew_ms=RULES.max_skew_ms)
     late = sum(record.category == "late" for record in given.records)
@@ -172,7 +181,6 @@ def test_a_hundred_thousand_late_readings_are_put_into_their_windows_in_every_st
     first = published(given)
     assert checker.mismatches(before, first) == []
 
-    stores = Stores(elasticsearch, cassandra, hazelcast, name)
     with stores.filled_from(topics, tmp_path, free_port):
         stores.wait_for(before, revisions_in(first))
         moments = min(start for _, _, start, _ in after), max(end for *_, end in after)
@@ -198,3 +206,85 @@ def test_a_hundred_thousand_late_readings_are_put_into_their_windows_in_every_st
     assert outcome["late_readings"] == late
     assert outcome["corrected_windows"] == len(changed)
     assert {key for key, revision in revisions_in(corrected).items() if revision == outcome["revision"]} == changed
+
+
+DAY_MS, MINUTE_MS, DAY_DEVICES = 86_400_000, 60_000, 100
+OF_A_DAY = {
+    "advance_when_idle": False,
+    "window_ms": MINUTE_MS,
+    "max_offsets_per_trigger": 50_000,
+    "corrections.interval_ms": 5_000,
+    "corrections.max_age_ms": 3 * DAY_MS,
+}
+
+
+def day_of(given: Given, ingested_after_ms: int) -> list[Record]:
+    """A reading a minute and device over a day, each taken in so long after it was measured."""
+    begin_ms = (given.end_ms - DAY_MS) // MINUTE_MS * MINUTE_MS
+    records = []
+    for number in range(DAY_DEVICES * DAY_MS // MINUTE_MS):
+        minute, device = divmod(number, DAY_DEVICES)
+        event_ms = begin_ms + minute * MINUTE_MS + device * 100
+        reading = {
+            "device_id": f"device|{device}%",
+            "metric": "temperature",
+            "value": 20.0 + (number % 97) / 7 + ingested_after_ms / 1e6,
+            "unit": "Cel",
+            "event_time": event_ms,
+            "ingest_time": event_ms + ingested_after_ms,
+            "sequence": number,
+            "attributes": {},
+        }
+        ingest_ms = event_ms + ingested_after_ms
+        records.append(Record(str(number), str(device).encode(), given.encode(reading), "", reading, ingest_ms))
+    return records
+
+
+def test_a_day_of_late_readings_of_a_hundred_devices_comes_to_every_store_by_itself(
+    stores: Stores, topics: Topics, tmp_path: Path, free_port: Callable[[], int]
+) -> None:
+    """It prints how long that took, which `docs/results/late-day.txt` keeps."""
+    given = Given(topics, readings=1, span_ms=60_000, late_share=0.0)
+    rules = checker.Rules(MINUTE_MS, allowed_lateness_ms=10**15, max_skew_ms=RULES.max_skew_ms)
+    on_time, late = day_of(given, 0), day_of(given, 60_000)
+    readings = [record.reading for record in [*on_time, *late] if record.reading is not None]
+    before = checker.expected_windows(readings[: len(on_time)], rules)
+    after = checker.expected_windows(readings, rules)
+    given.put(on_time)
+    given.complete()
+
+    process = Process(topics, tmp_path / "checkpoint", free_port(), **OF_A_DAY)
+    with process, stores.filled_from(topics, tmp_path, free_port):
+        wait_for(lambda: len({key for key, _ in given.published()}) >= len(before), "every window", process)
+        wait_for(lambda: uncommitted(topics) == 0, "the windows in the stores", process)
+        began_s = time.monotonic()
+        given.put(late)
+        put_s = time.monotonic() - began_s
+        wait_for(
+            lambda: process.metrics()["isotherm_aggregator_windows_corrected_total"] >= len(after),
+            "the corrections",
+            process,
+        )
+        corrected_s = time.monotonic() - began_s
+        # A persister commits what its store has. The comparison afterwards takes longer than the writing.
+        wait_for(lambda: uncommitted(topics) == 0, "the stores", process)
+        took_s = time.monotonic() - began_s
+        stores.wait_for(after, revisions_in(published(given)))
+        assert process.terminate() == 0
+    sys.stdout.write(
+        f"{len(late):,} late readings of {DAY_DEVICES} devices and a day: in Kafka after {put_s:.1f} s, {len(after):,} "
+        f"windows corrected after {corrected_s:.1f} s, in three stores after {took_s:.1f} s\n"
+    )
+
+
+def uncommitted(topics: Topics) -> int:
+    """How many records of the output topic the three persisters have not written and committed."""
+    admin = clients.group_admin(topics.kafka, "late-day")
+    partitions = [(topics.output, number) for number in range(topics.partitions)]
+    ends = list_offsets(admin, partitions, OffsetSpec.latest(), committed=True, timeout_s=10.0)  # type: ignore[no-untyped-call]  # it has no annotations
+    asked = [TopicPartition(*partition) for partition in partitions]
+    written = 0
+    for sink, _ in SINKS.values():
+        found = admin.committed_offsets(f"connect-{topics.name}-{sink}", asked, timeout_s=10.0)
+        written += sum(max(0, one.offset) for one in found)
+    return sum(end.offset for end in ends.values()) * len(SINKS) - written

@@ -131,9 +131,9 @@ def schedule_no_recovered_device(patch: Patch) -> None:
 def store_no_state_without_alert(patch: Patch) -> None:
     take = Checkpoints._take
 
-    async def take_unpublished(self: Checkpoints, refs: Any) -> AsyncIterator[Any]:
+    async def take_unpublished(self: Checkpoints, refs: Any, *more: Any) -> AsyncIterator[Any]:
         if refs is self._unpublished:
-            async for one in take(self, refs):
+            async for one in take(self, refs, *more):
                 yield one
 
     patch.setattr(Checkpoints, "_take", take_unpublished)

@@ -179,6 +179,20 @@ def test_a_member_that_waits_for_its_assignment_keeps_its_session() -> None:
     assert code_of(lambda: groups.heartbeat("g", members[1], 1)) == KafkaError.UNKNOWN_MEMBER_ID
 
 
+def test_a_rebalance_does_not_end_while_the_coordinator_moves() -> None:
+    run = Simulation(1)
+    groups = GroupCoordinator(run, lambda: {"t": 2})
+    joined: list[object] = []
+    subscription = Subscription("one", frozenset({"t"}), frozenset(), 45_000.0, 60_000.0)
+    groups.join("g", "", subscription, joined.append)
+    groups.away_code = KafkaError.NOT_COORDINATOR
+    run.run(10_000.0)
+    assert joined == []
+    groups.away_code = None
+    run.run(20_000.0)
+    assert [type(one) for one in joined] == [Joined]
+
+
 def late_executions(seed: int) -> int:
     """Return how often a broker that was frozen executes a request that timed out meanwhile."""
     run = Simulation(seed)

@@ -17,8 +17,9 @@ from isotherm.proofs.worlds.mqtt.world import MqttOutcome
 from isotherm.proofs.worlds.scenario import Fault, Scenario
 
 QUICK_S = 100.0
-QUICK_SEEDS = (*range(1, 5), 348)
-"""In seed 348, a PUBREC for a repetition came when its identifier was that of another publish."""
+QUICK_SEEDS = (*range(1, 5), 348, 409)
+"""In seed 348, a PUBREC for a repetition came when its identifier was that of another publish. In seed 409, a late
+CONNECT ended the session of a later one."""
 MOST_SEEDS = 100
 """A fault is convicted within so many seeds from its first one, or the world has become blind to it."""
 

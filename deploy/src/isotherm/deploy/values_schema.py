@@ -89,7 +89,8 @@ _WORKER: dict[str, Schema] = {
     "resources": _COMMON["resources"],
     "secretEnv": _SECRETS,
 }
-_SINKS: Schema = {"enum": ["elasticsearch", "scylla", "hazelcast", "postgresql"]}
+_KINDS = ("elasticsearch", "scylla", "hazelcast", "postgresql", "parquet", "iceberg")
+_SINKS: Schema = {"enum": list(_KINDS)}
 _SINK = _object(("image", "properties"), image=_IMAGE, properties=_PROPERTIES)
 _OWN: dict[str, dict[str, Schema]] = {
     "mqtt-proxy": {
@@ -138,7 +139,7 @@ _OWN: dict[str, dict[str, Schema]] = {
         "replicas": _COUNT,
         "autoscaling": _AUTOSCALING,
         "workers": {"type": "array", "items": _object(("name", "sink"), sink=_SINKS, **_WORKER)},
-        "sinks": _object(elasticsearch=_SINK, scylla=_SINK, hazelcast=_SINK, postgresql=_SINK),
+        "sinks": _object(**dict.fromkeys(_KINDS, _SINK)),
         "jobs": {
             "type": "array",
             "items": _object(

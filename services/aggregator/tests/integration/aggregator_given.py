@@ -25,12 +25,12 @@ class Given:
         self.topics = topics
         registry = SchemaRegistry(topics.registry)
         self.decode = avro.Decoder(registry)
-        self._encode = registry.encoder(topics.input, READING)
+        self.encode = registry.encoder(topics.input, READING)
         self._producer = clients.producer(topics.kafka, topics.name)
         begin_ms = time.time_ns() // 1_000_000 - span_ms - LATER_MS
         self.end_ms = begin_ms + span_ms
         self.records = make_records(
-            self._encode, begin_ms, readings=readings, span_ms=span_ms, late_share=late_share, years_ahead=years_ahead
+            self.encode, begin_ms, readings=readings, span_ms=span_ms, late_share=late_share, years_ahead=years_ahead
         )
 
     def put(self, records: list[Record]) -> None:
@@ -51,7 +51,7 @@ class Given:
             "sequence": 0,
             "attributes": {},
         }
-        self.put([Record("clock", b"clock", self._encode(reading), "on-time", ingest_ms=at_ms)])
+        self.put([Record("clock", b"clock", self.encode(reading), "on-time", ingest_ms=at_ms)])
 
     def windows(self, rules: checker.Rules = RULES) -> dict[Any, Any]:
         """The recount."""

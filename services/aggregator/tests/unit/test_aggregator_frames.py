@@ -24,6 +24,7 @@ from isotherm.aggregator.frames import (
     readings,
     windows,
 )
+from isotherm.aggregator.reading_condition import parse_condition
 from isotherm.aggregator.recompute import corrections
 from isotherm.aggregator.watermark.timeliness import Timeliness
 from isotherm.schemas import schema
@@ -236,46 +237,32 @@ def on_time_with(decoded: DataFrame, ids: confluent_avro.SchemaIds) -> DataFrame
     return readings.on_time(decoded, readings.reject_reason(ids, TIMELINESS))
 
 
+def test_readings_that_nobody_wants_are_counted_and_go_nowhere(spark: SparkSession) -> None:
+    """Dead letters are told whatever the condition says."""
+    where = parse_condition("metric = 'temperature' AND attributes.k = 'v'")
+    sent = [
+        reading(),
+        reading(attributes={}),
+        reading(metric="brightness", ingest_time=99_000),  # late
+        reading(metric="brightness", event_time=99_000),  # in the future
+        reading(ingest_time=99_000),
+    ]
+    decoded = readings.decode(records(spark, [ENCODE[1](one) for one in sent]), IDS, where)
+    reason = readings.reject_reason(IDS, TIMELINESS, where)
+    found = {row["offset"]: row["reason"] for row in readings.rejected(decoded, reason).collect()}
+    assert found == {1: "filtered", 2: "filtered", 3: "future", 4: "late"}
+    assert readings.on_time(decoded, reason).count() == 1
+
+
 def test_a_late_reading_counts_once_in_a_correction(spark: SparkSession) -> None:
+    """However many copies the late topic and the input hold."""
     on_time_one, late = ENCODE[1](reading()), ENCODE[1](reading(ingest_time=99_000))
     gone, undecodable = ENCODE[2]({**reading(ingest_time=98_000), "quality": "good"}), b"?"
+    in_input, in_late_topic = [on_time_one, late, on_time_one, undecodable], [late, gone, gone, on_time_one]
     reason = readings.reject_reason(IDS, TIMELINESS)
-    in_input, in_late_topic = (
-        corrections.with_reject_reason(records(spark, values), IDS, reason).persist()
-        for values in ([on_time_one, late, on_time_one, undecodable], [late, gone, gone, on_time_one])
-    )
-    rows = corrections.aggregated_readings(in_input, in_late_topic).collect()
-    assert sorted((row["is_late"], checker.epoch_ms(row["ingest_time"])) for row in rows) == [
-        (False, reading()["ingest_time"]),
-        (False, reading()["ingest_time"]),
-        (True, 98_000),
-        (True, 99_000),
-    ]
-
-
-def test_a_correction_takes_no_reading_from_a_window(spark: SparkSession) -> None:
-    """Although its topic was created again, and the readings of the previous topic are lost."""
-    sent = [reading(device_id=device) for device in ("all", "all", "part", "new")]
-    decoded = readings.decode(records(spark, [ENCODE[1](one) for one in sent]), IDS)
-    computed = windows.aggregate(on_time(decoded), RULES.window_ms).persist()  # as the service does
-    known = computed.where("device_id != 'new'").withColumn(
-        "count", F.when(F.col("device_id") == "part", F.lit(5)).otherwise(F.lit(1))
-    )
-    different = corrections.changed(computed, known, corrections.AGGREGATE_IDENTITY)
-    kept = corrections.without_losses(different, known, corrections.AGGREGATE_IDENTITY)
-    assert sorted(row["device_id"] for row in kept.collect()) == ["all", "new"]
-    # One window lacks a member: its groups would be partial.
-    lost = corrections.lost(computed, known, corrections.AGGREGATE_IDENTITY)
-    assert [row["device_id"] for row in lost.collect()] == ["part"]
-    assert corrections.in_complete_windows(kept, lost).count() == 0
-    whole = known.where(F.col("device_id") != "part")
-    nothing = corrections.lost(computed, whole, corrections.AGGREGATE_IDENTITY)
-    assert corrections.in_complete_windows(kept, nothing).count() == 2
-    # So it is with one of which nothing is left, because its topic was made anew or is no input any more.
-    rest = computed.where(F.col("device_id") != "part")
-    gone = corrections.lost(rest, known, corrections.AGGREGATE_IDENTITY)
-    assert [row["device_id"] for row in gone.collect()] == ["part"]
-    assert corrections.in_complete_windows(kept, gone).count() == 0
+    decoded = readings.decode(records(spark, [*in_input, *in_late_topic]), IDS)
+    rows = corrections.late_readings(decoded, reason).collect()
+    assert sorted(checker.epoch_ms(row["ingest_time"]) for row in rows) == [98_000, 99_000]
 
 
 def decoded_values(rows: DataFrame, writer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

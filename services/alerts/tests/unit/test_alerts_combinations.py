@@ -8,15 +8,17 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState, decode, encode
+from isotherm.alerts.engine.combinations import find
+from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState, MetricState, decode, encode
 from isotherm.alerts.engine.reading import Reading
 from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.rules import texts
 from isotherm.alerts.rules.catalog import Rule, definition_of, rule_of, rules_in
+from isotherm.alerts.rules.comparisons import CombinedRule, conditions_it_needs
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.rules.group_means import GroupMean, GroupMeans
 from isotherm.alerts.rules.rule_book import RuleBook
@@ -150,6 +152,7 @@ def test_the_means_are_bounded() -> None:
 
 HOT = {"kind": "above", "metric": "a", "threshold": 10, "hysteresis": 2}
 DARK = {"kind": "below", "metric": "b", "threshold": 5}
+WITHIN = {"kind": "within-schedule", "schedule": OFFICE}
 
 
 @given(
@@ -188,6 +191,57 @@ def test_a_combination_is_what_a_naive_model_says(
             if at_ms - since >= minutes * MINUTE:
                 expected, opened = ["opened"], since
         assert found == expected
+
+
+CONDITIONS = st.sampled_from([HOT, DARK, HOT | {"threshold": 5}, WITHIN])
+PARTS = st.one_of(
+    CONDITIONS,
+    st.builds(
+        lambda kind, conditions: {"kind": kind, "conditions": conditions},
+        st.sampled_from(["all", "any"]),
+        st.lists(CONDITIONS, min_size=1, max_size=3),
+    ),
+)
+
+
+@given(
+    st.sampled_from(["all", "any"]),
+    st.lists(PARTS, min_size=1, max_size=3),
+    st.tuples(st.integers(0, 14), st.integers(0, 14), st.integers(0, 23)),
+)
+def test_a_combination_never_holds_while_a_metric_that_it_needs_is_within_its_bounds(
+    kind: str, parts: list[Any], world: tuple[int, int, int]
+) -> None:
+    assume("threshold" in json.dumps(parts))
+    rule = rule_of(json.dumps({"kind": kind, "name": "x", "conditions": parts}))
+    assert isinstance(rule, CombinedRule)
+    a, b, hour = world
+    at_ms = NOON + hour * 60 * MINUTE
+    values = {"a": MetricState(event_time_ms=at_ms, value=a), "b": MetricState(event_time_ms=at_ms, value=b)}
+    for metric, value in (("a", a), ("b", b)):
+        needed = conditions_it_needs(rule, metric)
+        is_beyond = [value > one.threshold if one.kind == "above" else value < one.threshold for one in needed]
+        if needed and not any(is_beyond):
+            assert not find(rule, values, at_ms).breaking
+
+
+@pytest.mark.parametrize(
+    ("rule", "of_a", "of_b"),
+    [
+        ({"kind": "all", "conditions": [HOT, DARK]}, [10], [5]),
+        ({"kind": "all", "conditions": [HOT, WITHIN]}, [10], []),
+        ({"kind": "any", "conditions": [HOT, DARK]}, [], []),
+        ({"kind": "any", "conditions": [HOT, {"kind": "all", "conditions": [HOT, DARK]}]}, [10, 10], []),
+        ({"kind": "all", "conditions": [HOT, {"kind": "any", "conditions": [DARK, WITHIN]}]}, [10], []),
+    ],
+)
+def test_a_combination_needs_the_metrics_without_which_it_cannot_hold(
+    rule: dict[str, Any], of_a: list[float], of_b: list[float]
+) -> None:
+    combined = rule_of(json.dumps({"name": "x", **rule}))
+    assert isinstance(combined, CombinedRule)
+    assert [one.threshold for one in conditions_it_needs(combined, "a")] == of_a
+    assert [one.threshold for one in conditions_it_needs(combined, "b")] == of_b
 
 
 def test_a_value_that_is_too_old_counts_no_more() -> None:
@@ -230,7 +284,6 @@ def test_a_rule_survives_its_form(conditions: list[Any], kind: str, for_ms: int)
 
 MEAN = {"kind": "off-group-mean", "metric": "m", "threshold": 1, "group": "home"}
 LATE = {"kind": "outside-schedule", "metric": "m", "threshold": 1, "schedule": OFFICE}
-WITHIN = {"kind": "within-schedule", "schedule": OFFICE}
 
 
 @pytest.mark.parametrize(

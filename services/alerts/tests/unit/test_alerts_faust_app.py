@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -168,6 +169,40 @@ async def test_records_are_delivered_in_order_and_none_from_before_the_position(
     consumer = Consumer([5, 6, 4, 7])
     await consumer._drain_messages(fetcher())
     assert [consumer.queue.get_nowait() for _ in range(consumer.queue.qsize())] == [5, 6, 7]
+
+
+async def test_a_call_that_waits_for_records_takes_none_of_a_partition_that_is_paused_meanwhile() -> None:
+    active, asked = {PARTITION}, list[bool]()
+
+    async def fetched_records(partitions: Any, timeout: float, max_records: int) -> dict[TP, list[Any]]:  # noqa: ASYNC109 - aiokafka's
+        active.clear()
+        # As aiokafka decides what it leaves where it is.
+        asked.append(bool(partitions and PARTITION not in partitions))
+        return {}
+
+    fetcher = SimpleNamespace(
+        _closed=False, _subscriptions=SimpleNamespace(fetch_context=nullcontext), fetched_records=fetched_records
+    )
+    thread: Any = object.__new__(_ConsumerThread)
+    thread.app, thread.consumer = object.__new__(FaustApp), SimpleNamespace(flow_active=True)
+    thread.app.fetched = {}
+    client = SimpleNamespace(_closed=False, _fetcher=fetcher)
+    await _ConsumerThread._fetch_records(thread, client, active, timeout=1.0, max_records=None)
+    assert asked == [True]
+
+
+async def test_records_of_a_partition_that_was_paused_after_they_were_taken_are_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = {PARTITION: ["a record"]}
+
+    async def taken_before_the_pause(_self: object, _timeout: float) -> tuple[Any, set[TP]]:
+        return taken, set()
+
+    monkeypatch.setattr(_Consumer.__base__, "_wait_next_records", taken_before_the_pause)
+    consumer: Any = object.__new__(_Consumer)
+    # None stands for all partitions.
+    assert await consumer._wait_next_records(1.0) == (taken, None)
 
 
 async def test_a_full_queue_holds_records_up_until_the_agent_has_read() -> None:

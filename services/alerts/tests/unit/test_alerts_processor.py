@@ -41,6 +41,8 @@ class Outputs:
     async def wait_for_room(self) -> None:
         """There always is."""
 
+    wait_for_quiet_room = wait_for_room
+
     async def flush_earlier(self) -> None:
         """It always is."""
 

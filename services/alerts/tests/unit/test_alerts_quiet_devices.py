@@ -32,6 +32,15 @@ RULES: list[dict[str, Any]] = [
     {"kind": "rate", "metric": "t", "threshold": 12, "hysteresis": 2, "window_ms": 60_000, "severity": "critical"},
     {"kind": "flat", "metric": "t", "tolerance": 0.5, "for_ms": 90_000},
     {"kind": "above", "metric": "h", "threshold": 30},
+    {
+        "kind": "all",
+        "name": "warm-and-damp",
+        "for_ms": 10_000,
+        "conditions": [
+            {"kind": "above", "metric": "t", "threshold": 28, "hysteresis": 1},
+            {"kind": "above", "metric": "h", "threshold": 4.5},
+        ],
+    },
     {"kind": "silent", "intervals": 3, "min_ms": 20_000},
 ]
 DEVICES = ("attic", "cellar", "kitchen")

@@ -276,9 +276,17 @@ def test_a_repeat_has_the_key_of_the_first_attempt_and_no_other_notification_has
     )
 
 
-def test_a_template_that_makes_too_much_is_refused() -> None:
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'x' * 300000 }}",
+        # Ten thousand million letters.
+        "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
+    ],
+)
+def test_a_template_that_makes_too_much_is_refused(template: str) -> None:
     with pytest.raises(TemplateFailedError, match="more than"):
-        render("{{ 'x' * 300000 }}", {})
+        render(template, {})
 
 
 def test_the_key_of_a_secret_is_never_empty() -> None:

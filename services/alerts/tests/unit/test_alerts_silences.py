@@ -88,7 +88,7 @@ class History:
         self.stored, self._next, self.is_closed = stored, 0, False
 
     def list_topics(self, topic: str, **_others: Any) -> Any:
-        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={0: None})})
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions={0: None})})
 
     def offsets_for_times(self, asked: list[TopicPartition], **_others: Any) -> list[TopicPartition]:
         found = [number for number, (_, at_ms) in enumerate(self.stored) if at_ms >= asked[0].offset]

@@ -188,3 +188,33 @@ def test_what_kafka_does_not_store_ends_a_3_1_1_connection(loop: asyncio.Abstrac
     assert world.seen["closed"]
     assert world.seen["answers"][4:] == b""
     assert world.seen["outstanding"] == 0
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_publishes_and_releases_of_a_read_are_answered_in_their_order(
+    loop: asyncio.AbstractEventLoop, is_compiled: bool
+) -> None:
+    world = PlainWorld(loop, is_compiled=is_compiled, is_clean=False)
+    world.receive(b"".join(plain(number, 2) for number in (1, 2, 3)))
+    world.end_transaction(WriteResult.COMMITTED)
+    before = len(world.seen["answers"])
+    world.receive(plain(4, 2) + plain(5, 2) + pubrel(1) + pubrel(2) + plain(6, 2) + pubrel(3))
+    world.end_transaction(WriteResult.COMMITTED)
+    expected = answers(0x50, (4, 5)) + answers(0x70, (1, 2)) + answers(0x50, (6,)) + answers(0x70, (3,))
+    assert world.seen["answers"][before:] == expected
+    assert [number for number, _ in world.seen["session"][2]] == [4, 5, 6]
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_refused_releases_are_tried_one_by_one(loop: asyncio.AbstractEventLoop, is_compiled: bool) -> None:
+    world = PlainWorld(loop, is_compiled=is_compiled, is_clean=False)
+    world.receive(plain(1, 2) + plain(2, 2))
+    world.end_transaction(WriteResult.COMMITTED)
+    before, tried = len(world.seen["answers"]), len(world.writes.tried)
+    world.receive(pubrel(1) + pubrel(2))
+    world.end_transaction(WriteResult.ABORTED_RECORD_AT_FAULT)
+    world.end_transaction(WriteResult.COMMITTED)
+    world.end_transaction(WriteResult.COMMITTED)
+    assert len(world.writes.tried) == tried + 3
+    assert world.seen["answers"][before:] == answers(0x70, (1, 2))
+    assert world.seen["session"][2] == []

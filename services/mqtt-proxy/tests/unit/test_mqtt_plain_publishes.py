@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from isotherm.mqtt_proxy.codec.packets import PINGREQ
 from isotherm.mqtt_proxy.delivery.transactional_writer import WriteResult
-from isotherm.mqtt_proxy.hotpath import plain_ingest
+from isotherm.mqtt_proxy.hotpath import compiled_ingest
 from isotherm.mqtt_proxy.server import session_manager
 
 TIMED_OUT, TOO_LARGE = KafkaError._MSG_TIMED_OUT, KafkaError.MSG_SIZE_TOO_LARGE
@@ -201,7 +201,7 @@ def test_a_module_that_is_not_built_is_a_warning(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("ISOTHERM_PURE_PYTHON", raising=False)
     monkeypatch.setitem(sys.modules, "isotherm.mqtt_proxy.hotpath.plain_ingest", None)
     with capture_logs() as logged:
-        assert plain_ingest(cast(Any, None)) is None
+        assert compiled_ingest(cast(Any, None)) is None
     assert [(line["event"], line["log_level"]) for line in logged] == [("plain publishes are not compiled", "warning")]
 
 

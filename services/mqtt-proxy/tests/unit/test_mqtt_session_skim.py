@@ -11,10 +11,10 @@ from hypothesis import example, given
 
 import isotherm.schemas
 from isotherm.mqtt_proxy.codec.packets import Publish
-from isotherm.mqtt_proxy.hotpath import session_skim
-from isotherm.mqtt_proxy.hotpath.compiled import CompiledSkim
+from isotherm.mqtt_proxy.hotpath import session_encoder, session_skim
+from isotherm.mqtt_proxy.hotpath.compiled import CompiledSkim, SessionEncoder
 from isotherm.mqtt_proxy.sessions.dormant import DormantSessions, Skim
-from isotherm.mqtt_proxy.sessions.records import from_record, to_record
+from isotherm.mqtt_proxy.sessions.records import encode_with, from_record, to_record
 from isotherm.mqtt_proxy.sessions.skimming import SessionSkim, Skimmed
 from isotherm.mqtt_proxy.sessions.store import StoredState
 from isotherm.servicekit.avro import Decoder, SchemaRegistry, WireFormatError, WriterSchema, encoder, parse
@@ -144,3 +144,59 @@ def test_a_start_with_and_without_the_skim(make_skim: Callable[[int], Skim], ses
         assert sorted(skimming.due(now_ms, 100)) == sorted(decoding.due(now_ms, 100))
     for client_id in sessions:
         assert skimming.pop(client_id) == decoding.pop(client_id)
+
+
+OTHERWISE = encode_with(ENCODE)
+
+
+def compiled_encoder() -> tuple[SessionEncoder, list[str]]:
+    """Return the encoder, and the clients whose sessions it leaves to the other one."""
+    left: list[str] = []
+
+    def otherwise(client_id: str, state: StoredState, owner: int, now_ms: int) -> bytes:
+        left.append(client_id)
+        return OTHERWISE(client_id, state, owner, now_ms)
+
+    return SessionEncoder(SCHEMA_ID, otherwise), left
+
+
+@given(client_id=clients, state=states, owner=st.integers(0, 2**31 - 1))
+def test_compiled_code_writes_the_same_bytes(client_id: str, state: StoredState, owner: int) -> None:
+    encode, left = compiled_encoder()
+    assert encode(client_id, state, owner, NOW_MS) == OTHERWISE(client_id, state, owner, NOW_MS)
+    assert bool(left) is (state.will is not None)
+
+
+@pytest.mark.parametrize(
+    ("client_id", "state", "is_left"),
+    [
+        ("c" * 1_024, StoredState(username="u" * 1_024), False),
+        ("c" * 1_025, StoredState(), True),
+        ("c", StoredState(username="u" * 1_025), True),
+        ("c", StoredState(committed=dict.fromkeys(range(256), 2**63 - 1)), False),
+        ("c", StoredState(committed=dict.fromkeys(range(257), 7)), True),
+        ("c", StoredState(2**63 - 1, 2**63 - 1, 253_402_300_799_999, {2**31 - 1: 0}), False),
+        ("c", StoredState(expires_at_ms=-1), True),
+    ],
+)
+def test_the_bounds_of_what_compiled_code_writes(client_id: str, state: StoredState, is_left: bool) -> None:
+    encode, left = compiled_encoder()
+    assert encode(client_id, state, 2**31 - 1, NOW_MS) == OTHERWISE(client_id, state, 2**31 - 1, NOW_MS)
+    assert bool(left) is is_left
+
+
+@pytest.mark.parametrize(
+    ("client_id", "state"),
+    [("c", StoredState(2**63)), ("\ud800", StoredState()), ("c", StoredState(committed={1: 2**63}))],
+)
+def test_what_cannot_be_written_is_refused_as_without_compiled_code(client_id: str, state: StoredState) -> None:
+    with pytest.raises(WireFormatError):
+        compiled_encoder()[0](client_id, state, 0, NOW_MS)
+
+
+def test_the_encoder_is_compiled_where_it_writes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ISOTHERM_PURE_PYTHON", raising=False)
+    assert isinstance(session_encoder(OTHERWISE, SCHEMA_ID), SessionEncoder)
+    assert session_encoder(OTHERWISE, SCHEMA_ID + 1) is OTHERWISE
+    monkeypatch.setenv("ISOTHERM_PURE_PYTHON", "1")
+    assert session_encoder(OTHERWISE, SCHEMA_ID) is OTHERWISE

@@ -73,7 +73,7 @@ def test_a_queued_write_and_the_dead_letters_of_one_under_way_are_not_begun_for_
     for partition in range(3):
         buffers.assign(("t", partition), None, Counts())
         batches[partition] = batch_of(partition)
-        writers.start(buffers.by_partition["t", partition], batches[partition])
+        writers.gather(buffers.by_partition["t", partition], batches[partition])
     assert sink.entered.wait(WAIT_S)
     buffers.remove(("t", 0))
     buffers.remove(("t", 1))
@@ -100,7 +100,7 @@ def test_a_write_that_was_not_begun_counts_no_attempt_and_waits_where_the_partit
     begun = buffer.start(0.0)
     assert begun is not None
     now_s[0] = 60.0
-    writers.start(buffer, begun)
+    writers.gather(buffer, begun)
     (answer,) = writers.answers(WAIT_S)
     writers.close()
     assert buffer.finish(answer.retry_reason, 0.0) is None

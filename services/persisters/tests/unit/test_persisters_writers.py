@@ -72,7 +72,7 @@ def attempts(busy: int, max_retries: int) -> tuple[Told, list[list[int]], InFlig
     writers = Writers(1, Overloaded(busy), policy, told.send, told)
     sent = []
     while True:
-        writers.start(buffer, batch)
+        writers.gather(buffer, batch)
         (answer,) = writers.answers(WAIT_S)
         assert answer.fatal is None
         sent.append(list(told.dead_letters))
@@ -134,7 +134,7 @@ def test_as_many_batches_as_there_may_be_threads_are_written_beside_each_other()
         writers = Writers(3, Together(3), ErrorPolicy(Policy.NOOP), lambda _: None, Told())
         for _ in range(3):
             for number in range(3):
-                writers.start(*one_record(number))
+                writers.gather(*one_record(number))
             answered = 0
             while answered < 3:
                 answers = list(writers.answers(WAIT_S))
@@ -148,7 +148,7 @@ def test_an_answered_thread_makes_the_next_attempt() -> None:
     """Threads that are not needed are not started."""
     writers = Writers(3, Overloaded(0), ErrorPolicy(Policy.NOOP), lambda _: None, Told())
     for number in range(100):
-        writers.start(*one_record(number))
+        writers.gather(*one_record(number))
         (answer,) = writers.answers(WAIT_S)
         assert answer.fatal is None
     assert len(writers._threads) == 1
@@ -166,7 +166,7 @@ def test_a_signal_whose_handler_takes_longer_than_the_wait_does_not_prolong_it()
         handled.append(True)
 
     # Only this ends a wait that has no end.
-    rescue = threading.Timer(WAIT_S / 6, lambda: writers.start(*one_record(0)))
+    rescue = threading.Timer(WAIT_S / 6, lambda: writers.gather(*one_record(0)))
     previous = signal.signal(signal.SIGALRM, on_alarm)
     rescue.start()
     try:

@@ -39,6 +39,7 @@ class Ports:
     hazelcast_second: int = 5702
     connect: int = 8083
     postgresql: int = 5432
+    s3: int = 9000
 
     def __post_init__(self) -> None:
         seen: dict[int, str] = {}

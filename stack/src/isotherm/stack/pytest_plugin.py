@@ -28,12 +28,13 @@ from isotherm.stack.servers.hazelcast import Hazelcast
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.postgresql import Postgresql
 from isotherm.stack.servers.registry import Registry
+from isotherm.stack.servers.s3 import S3
 from isotherm.stack.servers.server import Server
 from isotherm.stack.stack import Stack
 
 DOCUMENTED_HAZELCAST_PORT = 5701
 
-_SHARED = frozenset(("kafka", "registry", "elasticsearch", "cassandra", "hazelcast", "postgresql"))
+_SHARED = frozenset(("kafka", "registry", "elasticsearch", "cassandra", "hazelcast", "postgresql", "s3"))
 """Servers that all tests of a session share, by the names of their fixtures."""
 
 _started_stack: pytest.StashKey[Stack] = pytest.StashKey()
@@ -123,6 +124,13 @@ def postgresql(stack: Stack, pytestconfig: pytest.Config) -> Postgresql:
     """The session's PostgreSQL, ready; ``.url`` and ``.port``."""
     _up(stack, pytestconfig, "postgresql")
     return stack.postgresql
+
+
+@pytest.fixture(scope="session")
+def s3(stack: Stack, pytestconfig: pytest.Config) -> S3:
+    """The session's S3 server, ready; ``.url``, ``.create_bucket()``."""
+    _up(stack, pytestconfig, "s3")
+    return stack.s3
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from isotherm.stack.servers.hazelcast import DEFAULT_BACKUPS, Hazelcast, SecondH
 from isotherm.stack.servers.kafka import Kafka, NodePorts
 from isotherm.stack.servers.postgresql import Postgresql
 from isotherm.stack.servers.registry import Registry
+from isotherm.stack.servers.s3 import S3
 from isotherm.stack.servers.server import (
     READY_TIMEOUT_S,
     Runtime,
@@ -67,7 +68,8 @@ class Stack:
             *self.hazelcast_cluster.nodes,
         ]
         self.postgresql = Postgresql(self.folder / "postgresql", runtime, port=self.ports.postgresql)
-        every = [*self._standard, self.hazelcast_second, self.connect, self.postgresql]
+        self.s3 = S3(self.folder / "s3", runtime, port=self.ports.s3)
+        every = [*self._standard, self.hazelcast_second, self.connect, self.postgresql, self.s3]
         self.servers: dict[str, Server] = {server.name: server for server in every}
 
     def _make_kafka(self, runtime: Runtime, brokers: int, advertised: Sequence[int]) -> None:
@@ -136,7 +138,8 @@ class Stack:
     def select(self, names: Iterable[str] | None = None) -> list[Server]:
         """The servers with these names. Raises UnknownServer.
 
-        Without names: the suite's five servers, and the second Hazelcast member, Connect and PostgreSQL if they run.
+        Without names: the suite's five servers, and the others if they run: the second Hazelcast member, Connect,
+        PostgreSQL, S3.
         """
         if names is None:
             return [server for server in self.servers.values() if server in self._standard or server.alive()]

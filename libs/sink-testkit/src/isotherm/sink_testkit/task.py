@@ -28,7 +28,7 @@ from isotherm.servicekit.lifecycle import Stop
 from isotherm.servicekit.settings import KafkaSettings
 from isotherm.sink_testkit.records import KitRegistry
 from isotherm.sink_testkit.steered_consumer import SteeredConsumer
-from isotherm.sink_testkit.watched_sink import WatchedSink
+from isotherm.sink_testkit.watched_sink import watched
 
 WRITERS = 4
 PATIENCE_S = 60.0
@@ -88,7 +88,7 @@ class Task:
             )
         )
         built = kind.load().build(self.config, AvroDecoder(schemas), WRITERS, lambda topic: f"id-of-{topic}")
-        self.sink = WatchedSink(built, on_written)
+        self.sink = watched(built, on_written)
         self.observer = Observer()
         self.failure: BaseException | None = None
         dead_letters = dead_letter_topic(self.config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from isotherm.persisters.api.row import Batch, FailedRow
-from isotherm.persisters.api.sink import PartitionedSink, Sink, Unavailable
+from isotherm.persisters.api.sink import BulkSink, PartitionedSink, Sink, Unavailable
 
 
 class WatchedSink:
@@ -29,11 +29,14 @@ class WatchedSink:
     def write(self, batch: Batch) -> Sequence[FailedRow]:
         """Write a batch."""
         failed = self._sink.write(batch)
+        self._check(batch, failed)
+        self._on_written()
+        return failed
+
+    def _check(self, batch: Batch, failed: Sequence[FailedRow]) -> None:
         indices = [one.index for one in failed]
         if len(set(indices)) != len(indices) or not all(0 <= index < len(batch.rows) for index in indices):
             self.misuses.append(f"write answered with the indices {indices} for {len(batch.rows)} rows")
-        self._on_written()
-        return failed
 
     def close(self) -> None:
         """Close the sink."""
@@ -49,3 +52,26 @@ class WatchedSink:
         """Tell the sink, if it wants to know."""
         if isinstance(self._sink, PartitionedSink):
             self._sink.close_partitions(partitions)
+
+
+class WatchedBulkSink(WatchedSink):
+    """Passes the writes of several partitions on as well."""
+
+    def __init__(self, sink: BulkSink, on_written: Callable[[], None]) -> None:
+        super().__init__(sink, on_written)
+        self._bulk_sink = sink
+
+    def write_bulk(self, batches: Sequence[Batch]) -> Sequence[Sequence[FailedRow]]:
+        """Write several batches."""
+        answers = self._bulk_sink.write_bulk(batches)
+        if len(answers) != len(batches):
+            self.misuses.append(f"write_bulk answered {len(answers)} times for {len(batches)} batches")
+        for batch, failed in zip(batches, answers, strict=False):
+            self._check(batch, failed)
+        self._on_written()
+        return answers
+
+
+def watched(sink: Sink, on_written: Callable[[], None]) -> WatchedSink:
+    """Return what watches the sink, with the methods that the sink has."""
+    return WatchedBulkSink(sink, on_written) if isinstance(sink, BulkSink) else WatchedSink(sink, on_written)

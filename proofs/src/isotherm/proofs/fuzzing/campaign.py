@@ -97,7 +97,7 @@ def replay(target: Target, inputs: tuple[bytes, ...]) -> list[Finding]:
     run, found = target.make(), []
     for data in inputs:
         try:
-            timed(run, data)
+            timed(run, data, target.max_cpu_s)
         except Exception as error:
             found.append(Finding(data, repr(error)))
     return found

@@ -11,20 +11,20 @@ from isotherm.proofs.fuzzing.targets import (
     configuration,
     kcql,
     mqtt,
-    mqtt_plain,
-    mqtt_plain_steps,
     payloads,
     proxy_header,
     rest,
     websocket,
 )
+from isotherm.proofs.fuzzing.targets.mqtt_compiled import bulk, formats, steps
 
 TARGETS: Mapping[str, Target] = {
     target.name: target
     for family in (
         mqtt,
-        mqtt_plain,
-        mqtt_plain_steps,
+        formats,
+        bulk,
+        steps,
         websocket,
         proxy_header,
         coap,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 MAX_CPU_S = 0.1
-"""Processor time that one input may take."""
+"""Processor time that one input may take, of most targets."""
 MAX_MEMORY_MB = 512
 """Memory that the process may take beyond what it had before the first input."""
 
@@ -33,6 +33,8 @@ class Target:
     """Number of mutations that the unit test runs."""
     generate: Callable[[Random], bytes] | None = None
     """Makes an input of the format, where changes of bytes would hardly ever give one."""
+    max_cpu_s: float = MAX_CPU_S
+    """Processor time that one input may take; more only where an input stands for much longer ones."""
     is_native: bool = False
     """Whether it runs mqtt-proxy's compiled module, so that `fuzzing.native` can show its errors of memory."""
 

@@ -76,7 +76,7 @@ def _run_random(target: Target, seconds: float, seed: int, folder: Path) -> None
             current.truncate()
             current.write(data)
             signal.setitimer(signal.ITIMER_PROF, MAX_HANG_S)
-            timed(run, data)
+            timed(run, data, target.max_cpu_s)
             if time.process_time() > end:
                 (folder / "executions").write_text(str(executions), encoding="ascii")
                 break
@@ -100,7 +100,7 @@ def _run_guided(name: str, seconds: float, seed: int, folder: Path) -> None:
     def one_input(data: bytes) -> None:
         nonlocal executions
         executions += 1
-        timed(run, data, MAX_CPU_S * _INSTRUMENTED)
+        timed(run, data, target.max_cpu_s * _INSTRUMENTED)
         if time.process_time() > end:
             (folder / "executions").write_text(str(executions), encoding="ascii")
             # libFuzzer has no other end that depends on processor time; it has written its inputs already.

@@ -281,7 +281,12 @@ class GroupCoordinator:
         group.cancel_rebalance = self._timers.call_later(wait_ms, lambda: self._end_waiting(group_id, group))
 
     def _end_waiting(self, group_id: str, group: _Group) -> None:
-        """Go on without the members that did not join in time."""
+        """Go on without the members that did not join in time. While the coordinator moves, no rebalance ends."""
+        if self.away_code is not None:
+            group.cancel_rebalance = self._timers.call_later(
+                INITIAL_DELAY_MS, lambda: self._end_waiting(group_id, group)
+            )
+            return
         group.is_delayed = False
         for member_id in [one for one, member in group.members.items() if member.join_answer is None]:
             group.members.pop(member_id).cancel_session()

@@ -11,6 +11,7 @@ from uuid import uuid4
 from isotherm.aggregator.kafka.broker import REQUEST_TIMEOUT_S, Broker
 from isotherm.aggregator.kafka.clock_topic import Clock
 from isotherm.aggregator.kafka.output_producer import OutputProducer
+from isotherm.aggregator.kafka.stored_position import StoredPosition
 from isotherm.aggregator.kafka.writer_lease import SESSION_S, WriterLease
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.servicekit.kafka import clients
@@ -34,6 +35,11 @@ def open_broker(settings: KafkaSettings, request_timeout_s: float = REQUEST_TIME
         queued_max_messages_kbytes=1024,
     )
     return Broker(admin, consumer, request_timeout_s)
+
+
+def open_late_position(settings: KafkaSettings, name: str) -> StoredPosition:
+    """Return where the corrections of the aggregator `name` keep how far the late topic is merged."""
+    return StoredPosition(clients.consumer(settings, f"{_CLIENT_ID}-corrections", f"isotherm-corrections-{name}"))
 
 
 def open_output_producer(settings: KafkaSettings) -> OutputProducer:

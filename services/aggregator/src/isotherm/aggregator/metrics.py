@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from isotherm.aggregator.frames.readings import DEAD_LETTER_REASONS, LATE
+from isotherm.aggregator.frames.readings import DEAD_LETTER_REASONS, FILTERED, LATE
 from isotherm.aggregator.offsets import Partition
 from isotherm.aggregator.progress import READINGS_OBSERVED, REJECTED_OBSERVED, Progress
 
@@ -46,6 +46,31 @@ class Standstill:
         return 0.0 if since_s is None else self._elapsed_s() - since_s
 
 
+class CorrectionMetrics:
+    """The counters and gauges of the corrections that the service makes by itself."""
+
+    def __init__(self, counter: Callable[[str, str], Counter], gauge: Callable[[str, str], Gauge]) -> None:
+        """`counter` and `gauge` make a metric of a name and a text."""
+        self.windows = counter(
+            "windows_corrected", "Windows published again because late readings were merged into them."
+        )
+        self.groups = counter("groups_corrected", "Groups published again after a correction.")
+        self.merged = counter(
+            "late_readings_merged",
+            "Late readings whose windows were corrected. Copies count, and in sliding windows each window counts.",
+        )
+        self.not_merged = counter(
+            "late_readings_not_merged",
+            "Late readings whose windows are too old for the service to correct. `recompute` may do it.",
+        )
+        self.failed = counter(
+            "corrections_failed", "Attempts to correct windows that ended with an error and are made again."
+        )
+        self.waiting = gauge(
+            "corrections_waiting", "Window starts with late readings that wait until their windows are final."
+        )
+
+
 class Metrics:
     """The counters and gauges of one process."""
 
@@ -53,12 +78,15 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.batches: Mapping[str, Progress] = {}
         """The last non-empty batch of each query."""
+        self.watermark_ms: int | None = None
+        """The watermark of the last batch of the windowed query: it has written every window that ends by then."""
         self.lags: Mapping[str, Mapping[Partition, int]] = {}
         """Unread records by query and partition."""
         self.input_rows = self._counter("input_records", "Records read, by query.", "query")
         self.on_time = self._counter("readings_aggregated", "Readings that went into windows.")
         self.late = self._counter("late_records", "Readings that went to the late topic.")
         self.dead_letters = self._counter("dead_letters", "Records that went to the dead-letter topic.", "reason")
+        self.filtered = self._counter("readings_filtered", "Readings of which the condition `where` is not true.")
         self.windows_emitted = self._counter("windows_emitted", "Aggregates written.")
         self.groups_emitted = self._counter("groups_emitted", "Group aggregates written.")
         self.windows_incomplete = self._counter(
@@ -71,6 +99,7 @@ class Metrics:
         self.windows_without_device = self._counter(
             "windows_without_device", "Aggregates whose device is not in the devices topic."
         )
+        self.corrections = CorrectionMetrics(self._counter, self._gauge)
         self.dropped = self._counter(
             "rows_dropped_by_watermark", "Partial aggregates that the watermark dropped. An alarm."
         )
@@ -112,12 +141,14 @@ class Metrics:
             self.batch_seconds.labels(query).set(progress.duration_ms / 1000)
             self.rows_per_second.labels(query).set(progress.rows_per_second)
         if progress.watermark_ms is not None:
+            self.watermark_ms = progress.watermark_ms
             self.watermark.set(progress.watermark_ms / 1000)
             self.state_rows.set(progress.state_rows or 0)
             self.dropped.inc(progress.dropped_rows)
         self.on_time.inc(progress.observed.get(READINGS_OBSERVED, {}).get("on_time") or 0)
         rejected = progress.observed.get(REJECTED_OBSERVED, {})
         self.late.inc(rejected.get(LATE) or 0)
+        self.filtered.inc(rejected.get(FILTERED) or 0)
         for reason in DEAD_LETTER_REASONS:
             self.dead_letters.labels(reason).inc(rejected.get(reason) or 0)
 

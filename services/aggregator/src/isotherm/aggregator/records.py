@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from isotherm.aggregator.exact_sum import exact_sum
 from isotherm.aggregator.frames.windows import AGGREGATE, GROUP
 from isotherm.servicekit import avro
 
@@ -50,10 +51,7 @@ def group(windows: Sequence[Row], devices: Attributes, attributes: Sequence[str]
 def _group(key: tuple[Any, ...], rows: Sequence[Row]) -> Row:
     attribute, name, metric, start_ms, end_ms = key
     count = sum(row["count"] for row in rows)
-    total = 0.0
-    # A floating-point sum depends on the order of its terms: the order of `frames.windows.group`.
-    for term in sorted(row["sum"] for row in rows):
-        total += term
+    total = exact_sum(row["sum"] for row in rows)
     return {
         "attribute": attribute,
         "group": name,

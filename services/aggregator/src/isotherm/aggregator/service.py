@@ -21,6 +21,7 @@ from isotherm.aggregator.kafka.start_search import find_start, spark_offsets
 from isotherm.aggregator.kafka.writer_lease import LeaseLostError, WriterLease
 from isotherm.aggregator.kafka_clients import open_broker, open_clock, open_lease, open_output_producer
 from isotherm.aggregator.metrics import Metrics
+from isotherm.aggregator.recompute.service import corrections_beside
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
 from isotherm.aggregator.spark.devices_table import DevicesTable
@@ -193,7 +194,11 @@ class Aggregator:
             self._target,
             self._boundary_end(),
         )
-        runner.run(windows, rejects, lambda: self._verify_checkpoint(broker, folder))
+        with corrections_beside(settings, spark.session, output_ids, self._metrics, lambda: self._is_halted(lease)):
+            runner.run(windows, rejects, lambda: self._verify_checkpoint(broker, folder))
+
+    def _is_halted(self, lease: WriterLease) -> bool:
+        return self._status.halted is not None or not lease.is_held
 
     def _reads_backlog(self, batch_id: int) -> bool:
         """Return whether a backlog is read: this batch or the one before it is near the limit, or not known."""

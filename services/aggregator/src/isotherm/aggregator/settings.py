@@ -10,9 +10,11 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from isotherm.aggregator import checkpoint_location
+from isotherm.aggregator.reading_condition import parse_condition
 from isotherm.aggregator.watermark import start_position
 from isotherm.aggregator.watermark.boundary import Boundary
 from isotherm.aggregator.watermark.timeliness import Timeliness
+from isotherm.kcql import Condition
 from isotherm.servicekit.settings import ServiceSettings, Settings
 
 _PATTERN = re.compile(
@@ -53,6 +55,23 @@ class SparkSettings(Settings):
     )
 
 
+class CorrectionsSettings(Settings):
+    """Settings of the corrections that the service makes by itself."""
+
+    interval_ms: int | None = Field(
+        None,
+        ge=1_000,
+        description="How often late readings are merged into the windows that were published without them. Empty: "
+        "never; the command `recompute` does it.",
+    )
+    max_age_ms: int = Field(
+        86_400_000,
+        ge=60_000,
+        description="Windows that began longer ago than this are left to `recompute`. A correction reads the windows "
+        "that were published since the oldest one that it corrects.",
+    )
+
+
 class AggregatorSettings(ServiceSettings):
     """Settings of the aggregator; times are in ms."""
 
@@ -82,6 +101,12 @@ class AggregatorSettings(ServiceSettings):
     unknown_group: str = Field(
         "unknown",
         description="Group of the devices whose attribute is not known; empty leaves them out and counts them.",
+    )
+    where: str = Field(
+        "",
+        description="Condition of KCQL over the fields of a reading, for example `metric = 'temperature' AND value < "
+        "200` or `attributes.site IN ('a', 'b')`. Readings of which it is not true are counted and go to no topic. "
+        "Empty: all readings.",
     )
     window_ms: int = Field(60_000, ge=1_000, description="Length of a window.")
     slide_ms: int | None = Field(
@@ -172,6 +197,7 @@ class AggregatorSettings(ServiceSettings):
         description="Folder with Spark's Kafka and Avro jars, for `run`. Empty: Spark has them, or it fetches them "
         "(`spark.jars.packages`). Under `spark-submit` they come by `--jars` or `--packages`.",
     )
+    corrections: CorrectionsSettings = CorrectionsSettings()
     spark: SparkSettings = SparkSettings()
 
     @model_validator(mode="after")
@@ -208,6 +234,13 @@ class AggregatorSettings(ServiceSettings):
                     "max_publish_delay_ms and read_margin_ms"
                 )
         return self
+
+    @field_validator("where")
+    @classmethod
+    def _condition_is_valid(cls, text: str) -> str:
+        if text:
+            parse_condition(text)
+        return text
 
     @field_validator("input_pattern")
     @classmethod
@@ -265,6 +298,11 @@ class AggregatorSettings(ServiceSettings):
     def writers_group(self) -> str:
         """Return the consumer group of the aggregators of this name, of which one writes."""
         return f"isotherm-{self.name}"
+
+    @property
+    def where_condition(self) -> Condition | None:
+        """Return the condition that a reading must meet; None: every reading."""
+        return parse_condition(self.where) if self.where else None
 
     @property
     def watermark_delay_ms(self) -> int:

@@ -47,7 +47,7 @@ from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegister
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.kafka import clients
-from isotherm.servicekit.lifecycle import Exit, Stop
+from isotherm.servicekit.lifecycle import Exit, Stop, collect_rarely
 from isotherm.servicekit.settings import SettingsError
 from isotherm.servicekit.startup import wait_until_up
 
@@ -165,6 +165,8 @@ class Alerts:
             await self._until(stop, "silences", self._verify_silences_are_read)
         for route in routes:
             route.start()
+        # The devices' metadata is read: the collector would walk a million of them, and stop everything meanwhile.
+        collect_rarely()
         dead = _dead_letter_producer(settings, settings.name)
         converter = ReadingConverter(
             registry, dead, settings.dead_letter_topic, settings.name, self._metrics, self._health

@@ -23,7 +23,6 @@ from isotherm.mqtt_proxy.delivery.transactional_writer import FatalTransactionEr
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
-from isotherm.mqtt_proxy.ingest.plain_route import Encode
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.routes import Router
 from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
@@ -46,10 +45,10 @@ from isotherm.mqtt_proxy.server.listeners import open_listeners
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.mqtt_proxy.server.session_manager import SessionManager
 from isotherm.mqtt_proxy.server.wills import WillScheduler
-from isotherm.mqtt_proxy.session_source import SESSION, SessionSource
+from isotherm.mqtt_proxy.session_source import SessionSource
 from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
 from isotherm.mqtt_proxy.sessions.migration import SessionMigration
-from isotherm.mqtt_proxy.sessions.records import to_record
+from isotherm.mqtt_proxy.sessions.records import EncodeSession
 from isotherm.mqtt_proxy.sessions.recovery import is_committed
 from isotherm.mqtt_proxy.sessions.restoration import UnreadableSessionError
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
@@ -156,7 +155,7 @@ class Proxy:
         self._admin = clients.admin(settings.kafka, self._client_id)
         self._registry = SchemaRegistry(settings.registry)
         self._encoders = TopicEncoders(self._admin, self._registry, READING)
-        self._encode_session: Encode | None = None
+        self._encode_session: EncodeSession | None = None
         self._slot = slot or WorkerSlot(first_ordinal=settings.ordinal)
         self._source = SessionSource(settings, self._client_id, admin=self._admin, registry=self._registry, stop=stop)
         self._restoration = self._source.of(self._slot)
@@ -322,8 +321,7 @@ class Proxy:
         assert self._encode_session is not None
         value = None
         if state is not None:
-            record = to_record(client_id, state, owner=self._settings.ordinal, now_ms=int(time.time() * 1000))
-            value = self._encode_session(record)
+            value = self._encode_session(client_id, state, self._settings.ordinal, int(time.time() * 1000))
         return ProducerRecord(self._settings.session.topic, self._name.session_key(client_id), value, [])
 
     def _is_committed(self, topic: str, partition: int, offset: int) -> bool:
@@ -368,7 +366,7 @@ class Proxy:
         if self._router.has_dynamic_targets:
             self._encoders.refresh()
         ensure_dead_letter_topic(self._admin, settings)
-        self._encode_session = self._registry.encoder(settings.session.topic, SESSION)
+        self._encode_session = self._source.encoder()
 
     def _restore(self) -> DormantSessions:
         pod = self._pod

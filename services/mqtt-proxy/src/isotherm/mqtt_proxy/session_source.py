@@ -9,11 +9,12 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from isotherm.mqtt_proxy.delivery.transactional_writer import SuccessorUnknownError
-from isotherm.mqtt_proxy.hotpath import session_skim
+from isotherm.mqtt_proxy.hotpath import session_encoder, session_skim
 from isotherm.mqtt_proxy.kafka_clients import build_fencing_producer, build_heartbeat_consumer, build_session_consumer
 from isotherm.mqtt_proxy.pods.ownership import PodSlot
 from isotherm.mqtt_proxy.processes.name_conflicts import NameConflicts
 from isotherm.mqtt_proxy.processes.worker_process import PodStart
+from isotherm.mqtt_proxy.sessions.records import EncodeSession, encode_with
 from isotherm.mqtt_proxy.sessions.recovery import fence
 from isotherm.mqtt_proxy.sessions.restoration import OwnedSlots, SessionRestoration
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
@@ -65,6 +66,14 @@ class SessionSource:
             raise SuccessorUnknownError(str(failure)) from failure
         return ", ".join(others.values()) or None
 
+    def encoder(self) -> EncodeSession:
+        """Return what encodes states for the topic. Blocks. Raises what the registry raises."""
+        encode = self._registry.encoder(self._settings.session.topic, SESSION)
+        return session_encoder(encode_with(encode), self._schema_id())
+
+    def _schema_id(self) -> int:
+        return self._registry.schema_id(f"{self._settings.session.topic}-value", SESSION)
+
     def of(self, slot: OwnedSlots) -> SessionRestoration:
         """Return what reads the sessions of `slot`."""
         settings, topic = self._settings, self._settings.session.topic
@@ -74,7 +83,7 @@ class SessionSource:
             make_consumer=partial(build_session_consumer, settings, f"{self._client_id}-restore"),
             make_producer=partial(build_fencing_producer, settings),
             decoder=Decoder(self._registry, SESSION),
-            schema_id=lambda: self._registry.schema_id(f"{topic}-value", SESSION),
+            schema_id=self._schema_id,
             name=self._name,
             slot=slot,
             check_gone=lambda owners: self._conflicts.check(owners, self._stop.is_set),

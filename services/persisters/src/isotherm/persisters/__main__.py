@@ -1,4 +1,4 @@
-"""`isotherm-persisters run|validate|offsets|replay [FILE]`: a file is one connector; without a file, run a worker."""
+"""`isotherm-persisters run|validate|offsets|replay|compact [FILE]`: a file is one connector; without, a worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from isotherm.connector.config.files import ConfigError
 from isotherm.connector.config.validation import InvalidConfigError
 from isotherm.connector.distributed.hosting import TASK_FLAG, run_worker
 from isotherm.connector.standalone.task_processes import stop_with_supervisor, supervise
-from isotherm.persisters import distributed, offset_commands
+from isotherm.persisters import compact_command, distributed, offset_commands
 from isotherm.persisters.configuration import load
 from isotherm.persisters.service import TaskAssignment, run_task
 from isotherm.persisters.settings import PersistersSettings
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         PersistersSettings,
         lambda settings, arguments: _run(settings, arguments, given),
         _add_arguments,
-        offset_commands.JOBS,
+        (*offset_commands.JOBS, compact_command.JOB),
     )
     return command.main(given)
 

@@ -104,6 +104,18 @@ def run_task(settings: PersistersSettings, assignment: TaskAssignment, stop: Sto
         monitoring.stop()
 
 
+def buffer_limits(kind: SinkKind, config: Validated, settings: PersistersSettings) -> BufferLimits:
+    """Return how much the buffers of a connector's task may hold."""
+    limits = BufferLimits(
+        batch_records=config.integer(f"{kind.prefix}.batch.size"),
+        batch_bytes=config.integer(f"{kind.prefix}.batch.bytes"),
+        linger_ms=config.integer(f"{kind.prefix}.linger.ms"),
+        waiting_records=settings.waiting_records,
+        waiting_bytes=settings.waiting_bytes,
+    )
+    return limits.with_large_batches() if kind.has_large_batches else limits.with_writers(settings.writers)
+
+
 class _Task:
     def __init__(
         self,
@@ -245,19 +257,10 @@ class _Task:
         return Fence(admin, group_of(self._config.name), self._generation)
 
     def _loop_settings(self, member: Membership) -> LoopSettings:
-        config, settings, prefix = self._config, self._settings, self._kind.prefix
-        batch_records, batch_bytes = config.integer(f"{prefix}.batch.size"), config.integer(f"{prefix}.batch.bytes")
+        config, settings = self._config, self._settings
         return LoopSettings(
             config.items("topics"),
-            BufferLimits(
-                batch_records=batch_records,
-                batch_bytes=batch_bytes,
-                linger_ms=config.integer(f"{prefix}.linger.ms"),
-                waiting_records=settings.waiting_records,
-                waiting_bytes=settings.waiting_bytes,
-                writing_records=2 * settings.writers * batch_records,
-                writing_bytes=2 * settings.writers * batch_bytes,
-            ),
+            buffer_limits(self._kind, config, settings),
             start=start_offset(config),
             stops_at_gap=settings.offset_gap == "stop",
             writers=settings.writers,

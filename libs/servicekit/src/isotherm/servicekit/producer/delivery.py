@@ -248,9 +248,9 @@ class LoopProducer:
         if error is not None:
             raise DeliveryFailedError(error)
 
-    async def room(self) -> None:
-        """Return as soon as fewer than `max_outstanding` records are outstanding."""
-        while self.outstanding >= self.max_outstanding:
+    async def room(self, most: int | None = None) -> None:
+        """Return as soon as fewer than `most` records are outstanding; None: than `max_outstanding`."""
+        while self.outstanding >= (self.max_outstanding if most is None else most):
             await self._next_report()
 
     async def drain(self) -> None:

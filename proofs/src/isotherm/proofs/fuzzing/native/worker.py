@@ -19,7 +19,7 @@ from pathlib import Path
 
 from isotherm.proofs.fuzzing.mutation import Mutations
 from isotherm.proofs.fuzzing.native import build
-from isotherm.proofs.fuzzing.target import MAX_CPU_S, Target
+from isotherm.proofs.fuzzing.target import Target
 from isotherm.proofs.fuzzing.worker import MAX_HANG_S, silence_logs, timed
 
 _SLOWER = 10
@@ -46,7 +46,7 @@ def run(target: Target, module: Path, seconds: float, seed: int, folder: Path) -
             current.write(data)
             signal.setitimer(signal.ITIMER_PROF, MAX_HANG_S)
             begin()
-            timed(one_input, data, MAX_CPU_S * _SLOWER)
+            timed(one_input, data, target.max_cpu_s * _SLOWER)
             executions += 1
             return new() > 0
 

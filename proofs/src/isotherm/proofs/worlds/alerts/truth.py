@@ -81,10 +81,13 @@ def read(cluster: Cluster, topic: str, schema: str) -> Iterator[tuple[tuple[str,
         log = cluster.log_of((topic, number))
         for one in log.read(log.start, 1 << 30)[0]:
             if one.payload.value is not None:
-                record = fastavro.schemaless_reader(io.BytesIO(one.payload.value[5:]), _PARSED[schema], None)
-                assert isinstance(record, dict)
-                plain = {name: _plain(value) for name, value in record.items()}
-                yield (topic, number), one.offset, one.payload.timestamp_ms, plain
+                yield (topic, number), one.offset, one.payload.timestamp_ms, _decoded(one.payload.value, schema)
+
+
+def _decoded(value: bytes, schema: str) -> dict[str, Any]:
+    record = fastavro.schemaless_reader(io.BytesIO(value[5:]), _PARSED[schema], None)
+    assert isinstance(record, dict)
+    return {name: _plain(one) for name, one in record.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -309,16 +312,15 @@ def _differences(
 def _latest_findings(
     cluster: Cluster, truths: Mapping[str, DeviceTruth], still_open: Mapping[str, list[str]]
 ) -> Iterator[str]:
-    newest = {record["device_id"]: record for _, _, _, record in read(cluster, LATEST, "DeviceState")}
-    for topic, what in ((LATEST, "newest state"), (CHANGELOG, "state in the changelog")):
-        kept = _kept_keys(cluster, topic)
+    newest = _newest_values(cluster, LATEST)
+    for kept, what in ((newest, "newest state"), (_newest_values(cluster, CHANGELOG), "state in the changelog")):
         for device, truth in truths.items():
             if truth.is_gone and device in kept:
                 yield f"{device} is gone, but has a {what}"
     for device, truth in truths.items():
-        record = newest.get(device)
         if truth.is_gone:
             continue
+        record = _decoded(newest[device], "DeviceState") if device in newest else None
         if record is None:
             if truth.reports or still_open[device]:
                 yield f"{device} has no newest state"
@@ -330,14 +332,14 @@ def _latest_findings(
             yield f"the newest state of {device} has {record['open_alerts']} open, not {still_open[device]}"
 
 
-def _kept_keys(cluster: Cluster, topic: str) -> set[str]:
-    """Return the keys whose newest record is no tombstone."""
-    newest: dict[str, bool] = {}
+def _newest_values(cluster: Cluster, topic: str) -> dict[str, bytes]:
+    """Return the newest value of each key, unless it is a tombstone."""
+    newest: dict[str, bytes | None] = {}
     for number in range(cluster.partition_counts()[topic]):
         log = cluster.log_of((topic, number))
         for one in log.read(log.start, 1 << 30)[0]:
-            newest[(one.payload.key or b"").decode()] = one.payload.value is not None
-    return {key for key, is_kept in newest.items() if is_kept}
+            newest[(one.payload.key or b"").decode()] = one.payload.value
+    return {key: value for key, value in newest.items() if value is not None}
 
 
 def unread(cluster: Cluster) -> list[str]:

@@ -103,6 +103,17 @@ def _new_event_loop() -> VirtualEventLoop:
     return loop.beside()
 
 
+def _of_the_service() -> dict[str, Any]:
+    """Return what stands for the parts of the service around the stream."""
+    return {
+        f"{service.__name__}:SchemaRegistry": lambda _settings: _REGISTRY,
+        f"{service.__name__}:MonitoringServer": _Inert,
+        f"{service.__name__}:TargetFollower": _Inert,
+        f"{service.__name__}:Reporter": _Inert,
+        f"{service.__name__}:collect_rarely": lambda: None,
+    }
+
+
 @contextmanager
 def wired(
     connection_of: Callable[[str], Connection], loop: Callable[[], VirtualEventLoop], step: Callable[[str], None]
@@ -126,16 +137,13 @@ def wired(
     ReportSignal.loop = staticmethod(loop)
     directory = tempfile.TemporaryDirectory(prefix=_DIRECTORY)
     replaced: dict[str, Any] = {
+        **_of_the_service(),
         f"{_CLIENTS}:Producer": producer,
         f"{_CLIENTS}:Consumer": lambda config: Consumer(client(config), run, config),
         f"{_CLIENTS}:AdminClient": lambda config: AdminClient(client(config), run),
         f"{_DELIVERY}:Producer": ServerProducer,
         f"{_DELIVERY}:ReportSignal": ReportSignal,
         f"{_DELIVERY}:is_available": lambda: True,
-        f"{service.__name__}:SchemaRegistry": lambda _settings: _REGISTRY,
-        f"{service.__name__}:MonitoringServer": _Inert,
-        f"{service.__name__}:TargetFollower": _Inert,
-        f"{service.__name__}:Reporter": _Inert,
         "isotherm.alerts.stream.topic_setup:_ensure": lambda *_: None,
         "isotherm.alerts.stream.topic_setup:ensure_topic": lambda *_: None,
         "isotherm.alerts.stream.faust_app:tempfile": SimpleNamespace(mkdtemp=lambda prefix: directory.name),

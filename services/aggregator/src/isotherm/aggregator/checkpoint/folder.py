@@ -164,6 +164,7 @@ def fingerprint(
         "clock topic id": clock_topic_id,
         _TOPICS: dict(topic_ids),
         **({_PATTERN: settings.input_pattern} if settings.input_pattern else {}),
+        **({"where": settings.where} if settings.where else {}),
         "window_ms": settings.window_ms,
         "slide_ms": settings.slide_ms or settings.window_ms,
         "grouping keys": ["device_id", "metric"],

@@ -6,29 +6,45 @@ finds the same reason, whenever it reads the record.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
-from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    DataType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from isotherm.aggregator.frames import confluent_avro
+from isotherm.aggregator.frames import conditions, confluent_avro
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.reading_condition import fields_of
 from isotherm.aggregator.watermark.timeliness import Timeliness
 from isotherm.connector.errors.dead_letters import PREFIX
+from isotherm.kcql import Condition
 from isotherm.schemas import schema
 
 READER = schema("SensorReading", 1)
 FIELDS = ("device_id", "metric", "value", "event_time", "ingest_time")
-SHAPE = StructType(
-    [
-        StructField("device_id", StringType()),
-        StructField("metric", StringType()),
-        StructField("value", DoubleType()),
-        StructField("event_time", TimestampType()),
-        StructField("ingest_time", TimestampType()),
-    ]
-)
+_TYPES: Mapping[str, DataType] = {
+    "device_id": StringType(),
+    "metric": StringType(),
+    "value": DoubleType(),
+    "unit": StringType(),
+    "event_time": TimestampType(),
+    "ingest_time": TimestampType(),
+    "sequence": LongType(),
+    "attributes": MapType(StringType(), StringType()),
+}
 
 LATE = "late"
+FILTERED = "filtered"
+"""The reason of a reading of which the condition `where` is not true. It goes to no topic."""
 DEAD_LETTER_REASONS = (
     "no-value",
     "not-framed",
@@ -39,7 +55,7 @@ DEAD_LETTER_REASONS = (
     "too-large",
     "future",
 )
-REASONS = (LATE, *DEAD_LETTER_REASONS)
+REASONS = (LATE, FILTERED, *DEAD_LETTER_REASONS)
 
 LATEST_TIME_MS = 253_402_300_799_999
 """The end of the year 9999. Times before 1970 or after this overflow Spark's window arithmetic."""
@@ -50,14 +66,22 @@ LARGEST_VALUE = 1e100
 _DEAD_LETTER_OFFSET_HEADERS = ("topic", "partition", "offset")
 
 
-def decode(records: DataFrame, ids: SchemaIds) -> DataFrame:
-    """Add the column `reading` to Kafka records: a struct of SHAPE, all null when the value cannot be read."""
-    reading = confluent_avro.decode(F.col("value"), ids, confluent_avro.projected(READER, FIELDS), SHAPE)
+def decode(records: DataFrame, ids: SchemaIds, where: Condition | None = None) -> DataFrame:
+    """Add the column `reading` to Kafka records: a struct, all null when the value cannot be read.
+
+    It has FIELDS, and behind them the other fields that `where` names.
+    """
+    names = [*FIELDS, *(name for name in fields_of(where) if name not in FIELDS)]
+    shape = StructType([StructField(name, _TYPES[name]) for name in names])
+    reading = confluent_avro.decode(F.col("value"), ids, confluent_avro.projected(READER, names), shape)
     return records.withColumn("reading", reading)
 
 
-def reject_reason(ids: SchemaIds, timeliness: Timeliness) -> Column:
+def reject_reason(ids: SchemaIds, timeliness: Timeliness, where: Condition | None = None) -> Column:
     """Return why a decoded record is not aggregated, one of REASONS; null when it is aggregated.
+
+    Only readings of which the condition `where` is true are aggregated; None: all. Records that are no readings, or lie
+    in the future, are dead letters whatever the condition says.
 
     `timestamp` is the record's append time where the topic has `message.timestamp.type=LogAppendTime`.
     """
@@ -65,6 +89,7 @@ def reject_reason(ids: SchemaIds, timeliness: Timeliness) -> Column:
     event_ms, ingest_ms = F.unix_millis("reading.event_time"), F.unix_millis("reading.ingest_time")
     appended_ms = F.unix_millis("timestamp")
     measured = F.col("reading.value")
+    is_wanted = F.lit(True) if where is None else conditions.is_true(where, "reading")
     return (
         F.when(value.isNull(), "no-value")
         .when(~confluent_avro.is_framed(value), "not-framed")
@@ -74,6 +99,7 @@ def reject_reason(ids: SchemaIds, timeliness: Timeliness) -> Column:
         .when(F.isnan(measured) | (F.abs(measured) == float("inf")), "not-finite")
         .when(F.abs(measured) > LARGEST_VALUE, "too-large")
         .when(event_ms > ingest_ms + timeliness.max_skew_ms, "future")
+        .when(~is_wanted, FILTERED)
         .when(
             (event_ms < ingest_ms - timeliness.allowed_lateness_ms)
             | (appended_ms > ingest_ms + timeliness.max_publish_delay_ms),
@@ -92,7 +118,10 @@ def on_time(decoded: DataFrame, reason: Column) -> DataFrame:
 
 
 def rejected(decoded: DataFrame, reason: Column) -> DataFrame:
-    """Return the records whose `reason` is not null, with the column `reason`. Uses a generator as `on_time` does."""
+    """Return the records whose `reason` is not null, with the column `reason`. Uses a generator as `on_time` does.
+
+    Those of the reason FILTERED are to be counted, and written nowhere.
+    """
     return decoded.select("*", F.explode(F.when(reason.isNotNull(), F.array(reason))).alias("reason"))
 
 

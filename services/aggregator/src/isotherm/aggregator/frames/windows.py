@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.frames import confluent_avro
+from isotherm.aggregator.frames import confluent_avro, exact_sums
 from isotherm.schemas import schema
 
 AGGREGATE = schema("TemperatureAggregate", 1)
@@ -94,6 +94,9 @@ def group(aggregates: DataFrame, attributes: Sequence[str], unknown_group: str) 
 
     `aggregates` come from `with_devices` and have a revision. A device whose attribute is not known is in the group
     `unknown_group`; with an empty `unknown_group` it is left out.
+
+    Members are added where they are, in any order (`exact_sums`), so a group needs the same memory however many devices
+    it has.
     """
     pairs = F.array(*(F.struct(F.lit(name).alias("attribute"), F.col(name).alias("group")) for name in attributes))
     members = aggregates.select(
@@ -104,26 +107,71 @@ def group(aggregates: DataFrame, attributes: Sequence[str], unknown_group: str) 
         if unknown_group
         else members.where(F.col("group").isNotNull())
     )
-    # A floating-point sum depends on the order of its terms, and rows come in any order: sort before adding.
-    total = F.aggregate(F.sort_array(F.collect_list("sum")), F.lit(0.0), lambda left, right: left + right)
-    return (
-        named.groupBy("attribute", "group", "metric", "window_start", "window_end")
+    keys = ("attribute", "group", "metric", "window_start", "window_end")
+    extremes = (F.min("min").alias("min"), F.max("max").alias("max"), F.max("revision").alias("revision"))
+    by_position = (
+        _digits_of_sums(named)
+        .groupBy(*keys, "position")
         .agg(
-            F.count(F.lit(1)).alias("device_count"),
-            F.sum("count").alias("count"),
-            total.alias("total"),
-            F.min("min").alias("min"),
-            F.max("max").alias("max"),
-            F.max("revision").alias("revision"),
+            F.sum("digit").alias("digit"),
+            F.sum("devices").alias("device_count"),
+            F.sum("readings").alias("count"),
+            *extremes,
         )
-        .withColumn("mean", F.col("total") / F.col("count"))
-        .drop("total")
+    )
+    return (
+        by_position.groupBy(*keys)
+        .agg(
+            F.sum("device_count").alias("device_count"),
+            F.sum("count").alias("count"),
+            F.collect_list(F.struct("position", "digit")).alias("digits"),
+            *extremes,
+        )
+        .withColumn("mean", exact_sums.rounded(F.col("digits")) / F.col("count"))
+        .drop("digits")
     )
 
 
-def to_aggregate_topic(aggregates: DataFrame, schema_id: int) -> DataFrame:
-    """Return the key and value of each aggregate, for the Kafka sink."""
-    return _to_topic(aggregates, AGGREGATE, schema_id, ("device_id", "metric"))
+def _digits_of_sums(members: DataFrame) -> DataFrame:
+    """Return one to three rows for each member, one for each digit of its `sum`; the first one counts the member.
+
+    Each step is a projection of its own, so that Spark computes once what later steps name several times.
+    """
+    place, zero = F.col("place"), F.lit(0).cast("long")
+    split = (
+        members.withColumn("place", exact_sums.position(F.col("sum")))
+        .withColumn("first", exact_sums.digit(F.col("sum"), place))
+        .withColumn("after_first", exact_sums.rest(F.col("sum"), place, F.col("first")))
+        .withColumn("second", exact_sums.digit(F.col("after_first"), place - 1))
+        .withColumn("after_second", exact_sums.rest(F.col("after_first"), place - 1, F.col("second")))
+        .withColumn("third", exact_sums.digit(F.col("after_second"), place - 2))
+    )
+
+    def entry(position: Column, digit: str, devices: int, readings: Column) -> Column:
+        return F.struct(
+            position.alias("position"),
+            F.col(digit).alias("digit"),
+            F.lit(devices).cast("long").alias("devices"),
+            readings.alias("readings"),
+        )
+
+    entries = [
+        entry(place, "first", 1, F.col("count")),
+        entry(place - 1, "second", 0, zero),
+        entry(place - 2, "third", 0, zero),
+    ]
+    needed = (
+        F.when(F.col("third") != 0, F.array(*entries))
+        .when(F.col("second") != 0, F.array(*entries[:2]))
+        .otherwise(F.array(*entries[:1]))
+    )
+    kept = ("attribute", "group", "metric", "window_start", "window_end", "min", "max", "revision")
+    return split.select(*kept, F.inline(needed))
+
+
+def to_aggregate_topic(aggregates: DataFrame, schema_id: int, headers: Column | None = None) -> DataFrame:
+    """Return the key and value of each aggregate, and `headers` where they are given, for the Kafka sink."""
+    return _to_topic(aggregates, AGGREGATE, schema_id, ("device_id", "metric"), headers)
 
 
 def to_group_topic(groups: DataFrame, schema_id: int) -> DataFrame:
@@ -131,7 +179,9 @@ def to_group_topic(groups: DataFrame, schema_id: int) -> DataFrame:
     return _to_topic(groups, GROUP, schema_id, ("attribute", "group", "metric"))
 
 
-def _to_topic(rows: DataFrame, writer: Mapping[str, Any], schema_id: int, names: Sequence[str]) -> DataFrame:
+def _to_topic(
+    rows: DataFrame, writer: Mapping[str, Any], schema_id: int, names: Sequence[str], headers: Column | None = None
+) -> DataFrame:
     key = F.concat_ws(
         "|",
         *(_percent_encoded(F.col(name)) for name in names),
@@ -139,7 +189,9 @@ def _to_topic(rows: DataFrame, writer: Mapping[str, Any], schema_id: int, names:
         F.unix_millis("window_end").cast("string"),
     )
     record = F.struct(*(field["name"] for field in writer["fields"]))
-    return rows.select(key.alias("key"), confluent_avro.encode(record, writer, schema_id).alias("value"))
+    value = confluent_avro.encode(record, writer, schema_id)
+    added = [] if headers is None else [headers.alias("headers")]
+    return rows.select(key.alias("key"), value.alias("value"), *added)
 
 
 def _percent_encoded(text: Column) -> Column:

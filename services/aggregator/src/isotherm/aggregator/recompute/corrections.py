@@ -1,6 +1,8 @@
-"""Computes windows again with the late readings, and finds those that differ from the published ones.
+"""Merges late readings into the windows that were published without them. Pure: data frames in, data frames out.
 
-Pure: data frames in, data frames out (ADR 0032).
+A window's right numbers are those of its *original* row, which the windowed query or a rebuild from the input wrote,
+merged with all late readings of that window, each once. A corrected row is never merged again. So a correction that is
+run twice, killed, or run over copies of late readings gives the same numbers (ADR 0196).
 """
 
 from __future__ import annotations
@@ -18,10 +20,17 @@ from isotherm.aggregator.frames.confluent_avro import SchemaIds
 
 AGGREGATE_IDENTITY = ("device_id", "metric", "window_start", "window_end")
 GROUP_IDENTITY = ("attribute", "group", "metric", "window_start", "window_end")
+NUMBERS = ("count", "sum", "mean", "min", "max", "stddev")
 
+LATE_READINGS_HEADER = "aggregator.late_readings"
+"""Kafka header of a corrected row: how many late readings are in it. An original row does not have it."""
+
+_WINDOW = ("metric", "window_start", "window_end")
 _EXACT = ("device_count", "count", "min", "max")
 _TOLERANCE = 1e-9
 """Tolerance of sum, mean and stddev: relative, and absolute below 1. They depend on the order of the additions."""
+_MAX_LISTED_WINDOWS = 10_000
+"""Up to so many windows are named in a filter, beside the span that they lie in."""
 
 _TYPES = {"string": StringType(), "long": LongType(), "double": DoubleType(), "timestamp": TimestampType()}
 
@@ -41,109 +50,197 @@ class Span:
         return Span(max(0, first), last + window_ms)
 
 
-def with_reject_reason(records: DataFrame, ids: SchemaIds, reject_reason: Column) -> DataFrame:
-    """Decode records of the input or of the late topic.
+@dataclass(frozen=True)
+class Scope:
+    """The windows that a correction looks at."""
 
-    Returns the columns `reading`, `reject_reason` and, for late records, the bytes in `late_value`. Persist the rows
-    before they are filtered: Spark pushes a filter below the decoding, and decodes once more.
+    span: Span
+    starts_ms: frozenset[int] | None = None
+    """The starts of the windows (epoch ms); None: all windows within the span."""
+
+    def holds(self, start_ms: Column, end_ms: Column) -> Column:
+        """Return whether a window with these bounds (epoch ms) is in the scope; null bounds are not."""
+        inside = (start_ms >= self.span.from_ms) & (end_ms <= self.span.to_ms)
+        if self.starts_ms is None or len(self.starts_ms) > _MAX_LISTED_WINDOWS:
+            return inside
+        return inside & start_ms.isin(sorted(self.starts_ms))
+
+
+def late_readings(decoded: DataFrame, reject_reason: Column) -> DataFrame:
+    """Return the late readings in decoded records of the late topic or of the input, each once, as their columns.
+
+    The late topic may hold a reading twice, and the input holds it, too: all copies have the same bytes. A reading that
+    is not late by the present settings is left out: it is in its window.
     """
-    decoded = readings.decode(records, ids).withColumn("reject_reason", reject_reason)
-    return decoded.select("reading", "reject_reason", F.when(_is_late(), F.col("value")).alias("late_value"))
+    rejected = readings.rejected(decoded, reject_reason)
+    late = rejected.where(F.col("reason") == readings.LATE).select("value", "reading")
+    return late.dropDuplicates(["value"]).select("reading.*")
 
 
-def aggregated_readings(in_input: DataFrame, in_late_topic: DataFrame) -> DataFrame:
-    """Return the readings that are on time or late, each once, as columns with `is_late`.
+def aggregate(given: DataFrame, scope: Scope, window_ms: int, slide_ms: int | None) -> DataFrame:
+    """Return the windows of the scope over readings that were measured within its span."""
+    rows = windows.aggregate(given, window_ms, slide_ms)
+    return rows.where(scope.holds(F.unix_millis("window_start"), F.unix_millis("window_end")))
 
-    Both arguments come from `with_reject_reason`. A late record is in the input and in the late topic, until the
-    input's retention removes it. The late topic may hold it twice.
+
+def window_starts(late: DataFrame, window_ms: int, slide_ms: int | None) -> DataFrame:
+    """Return the starts of the windows that readings belong to (`start_ms`), each once, with the number of readings."""
+    length, slide = f"{window_ms} milliseconds", f"{slide_ms or window_ms} milliseconds"
+    start_ms = F.unix_millis(F.window("event_time", length, slide)["start"]).alias("start_ms")
+    return late.select(start_ms).groupBy("start_ms").agg(F.count(F.lit(1)).alias("readings"))
+
+
+def published(
+    records: DataFrame, ids: SchemaIds, schema: Mapping[str, Any], identity: Sequence[str], scope: Scope
+) -> DataFrame:
+    """Return what was published of each identity in the scope: the structs `newest` and `original`.
+
+    Both have the numbers and the revision. `newest` is the row of the highest revision. `original` is that among the
+    rows without late readings; null when there is none. The record's key says which window it is about, so only records
+    of the scope are decoded.
     """
-    still_in_input = in_input.where(_is_late()).select("late_value").distinct()
-    only_in_late_topic = (
-        in_late_topic.where(_is_late()).join(still_in_input, "late_value", "left_anti").dropDuplicates(["late_value"])
-    )
-    both = in_input.where(F.col("reject_reason").isNull() | _is_late()).unionByName(only_in_late_topic)
-    return both.select("reading.*", _is_late().alias("is_late"))
-
-
-def within(rows: DataFrame, span: Span) -> DataFrame:
-    """Return the aggregates or groups whose window lies completely within the span."""
-    start, end = F.unix_millis("window_start"), F.unix_millis("window_end")
-    return rows.where((start >= span.from_ms) & (end <= span.to_ms))
-
-
-def measured_within(given: DataFrame, span: Span) -> DataFrame:
-    """Return the readings that were measured within the span."""
-    event_ms = F.unix_millis("event_time")
-    return given.where((event_ms >= span.from_ms) & (event_ms < span.to_ms))
-
-
-def aggregate(given: DataFrame, span: Span, window_ms: int, slide_ms: int | None, revision: int) -> DataFrame:
-    """Return the windows of `span` over the readings, computed by `windows.aggregate`, with one revision."""
-    inside = measured_within(given, span)
-    return windows.with_revision(within(windows.aggregate(inside, window_ms, slide_ms), span), revision)
-
-
-def published(records: DataFrame, ids: SchemaIds, schema: Mapping[str, Any], identity: Sequence[str]) -> DataFrame:
-    """Return the highest revision of each identity in the records of an output topic, without undecodable records."""
     names = [field["name"] for field in schema["fields"]]
     shape = StructType([StructField(field["name"], _TYPES[_type_name(field["type"])]) for field in schema["fields"]])
-    row = confluent_avro.decode(F.col("value"), ids, confluent_avro.projected(schema, names), shape)
-    rows = records.select(row.alias("row")).where(F.col(f"row.{identity[0]}").isNotNull()).select("row.*")
-    numbers = [name for name in names if name not in identity]
-    newest = rows.groupBy(*identity).agg(F.max_by(F.struct(*numbers), "revision").alias("newest"))
-    return newest.select(*identity, *(F.col(f"newest.{name}").alias(name) for name in numbers))
+    decoded = confluent_avro.decode(F.col("value"), ids, confluent_avro.projected(schema, names), shape)
+    key = F.col("key").cast("string")
+    start_ms, end_ms = (F.split_part(key, F.lit("|"), F.lit(place)).try_cast("long") for place in (-2, -1))
+    is_corrected = F.exists("headers", lambda header: header["key"] == LATE_READINGS_HEADER)
+    is_original = F.when(F.col("headers").isNull(), F.lit(True)).otherwise(~is_corrected)
+    rows = (
+        records.where(scope.holds(start_ms, end_ms))
+        .select(decoded.alias("row"), is_original.alias("is_original"))
+        .where(F.col(f"row.{identity[0]}").isNotNull())
+        .select("row.*", "is_original")
+    )
+    numbers = F.struct(*(name for name in names if name not in identity))
+    of_original = F.when(F.col("is_original"), F.col("revision"))
+    return rows.groupBy(*identity).agg(
+        F.max_by(numbers, F.col("revision")).alias("newest"),
+        F.max_by(numbers, of_original).alias("original"),
+    )
 
 
-def changed(computed: DataFrame, published: DataFrame, identity: Sequence[str]) -> DataFrame:
-    """Return the rows of `computed` that are not published, or were published with other numbers."""
-    numbers = [name for name in computed.columns if name not in (*identity, "revision")]
-    known = published.select(*identity, *(F.col(name).alias(f"known_{name}") for name in numbers))
+def with_rebuilt(published: DataFrame, rebuilt: DataFrame) -> DataFrame:
+    """Replace the originals by windows that were computed again from the input; return them as `published` does.
+
+    An original with more readings than the rebuilt window stays: the input has lost some of them (ADR 0038). The column
+    `is_rebuilt` tells which originals have other numbers now, `is_incomplete` which ones stayed for that reason.
+    """
+    numbers = F.struct(*NUMBERS, F.lit(0).cast("long").alias("revision"))
+    both = published.join(
+        rebuilt.select(*AGGREGATE_IDENTITY, numbers.alias("rebuilt")), list(AGGREGATE_IDENTITY), "full_outer"
+    )
+    original, computed = F.col("original"), F.col("rebuilt")
+    is_incomplete = original.isNotNull() & (F.coalesce(computed["count"], F.lit(0)) < original["count"])
+    is_other = computed.isNotNull() & (original.isNull() | ~_is_same(computed, original, NUMBERS))
+    return both.select(
+        *AGGREGATE_IDENTITY,
+        "newest",
+        F.when(is_incomplete, original).otherwise(computed).alias("original"),
+        (is_other & ~is_incomplete).alias("is_rebuilt"),
+        is_incomplete.alias("is_incomplete"),
+    )
+
+
+def merged(published: DataFrame, late: DataFrame) -> DataFrame:
+    """Return every published or late window of the scope with its right numbers.
+
+    `published` has the columns `is_rebuilt` and `is_incomplete` of `with_rebuilt`, `late` comes from `aggregate`. The
+    result has the identity and NUMBERS, `late_readings` (how many of them are in the numbers), and what is to be done:
+
+    - `original`, where it is not null, is to be published as the window's original,
+    - the numbers are to be published as a correction where `is_correction`.
+
+    Corrections add readings. Where there would be fewer than in the newest row, `is_fewer`, the newest row counts and
+    nothing is published.
+    """
+    late_numbers = late.select(*AGGREGATE_IDENTITY, F.struct(*NUMBERS).alias("late"))
+    both = published.join(late_numbers, list(AGGREGATE_IDENTITY), "full_outer")
+    newest, original, added = F.col("newest"), F.col("original"), F.col("late")
+    is_rebuilt = F.coalesce("is_rebuilt", F.lit(False))
+    # Without late readings in the topic the newest row counts, be it a correction: it has what retention removed.
+    right = (
+        F.when(added.isNull(), _numbers(F.when(is_rebuilt | newest.isNull(), original).otherwise(newest)))
+        .when(original.isNull(), _numbers(added))
+        .otherwise(_sum_of(original, added))
+    )
+    is_fewer = newest.isNotNull() & (F.col("right.count") < newest["count"])
+    is_other = newest.isNull() | is_rebuilt | ~_is_same(F.col("right"), newest, NUMBERS)
+    rows = both.withColumn("right", right).withColumn("fewer", is_fewer)
+    return rows.select(
+        *AGGREGATE_IDENTITY,
+        *(F.when(F.col("fewer"), newest[name]).otherwise(F.col(f"right.{name}")).alias(name) for name in NUMBERS),
+        F.coalesce(added["count"], F.lit(0)).alias("late_readings"),
+        F.when(is_rebuilt & ~F.col("fewer"), _numbers(original)).alias("original"),
+        (added.isNotNull() & is_other & ~F.col("fewer")).alias("is_correction"),
+        (F.col("fewer") | F.coalesce("is_incomplete", F.lit(False))).alias("is_fewer"),
+    )
+
+
+def touched_windows(rows: DataFrame) -> DataFrame:
+    """Return the metric and the bounds of the windows with late readings or a rebuilt original.
+
+    `rows` come from `merged`. Windows whose rows are right already are among them: a correction may have been killed
+    before it published its groups.
+    """
+    is_touched = (F.col("late_readings") > 0) | F.col("original").isNotNull()
+    return rows.where(is_touched).select(*_WINDOW).distinct()
+
+
+def groups(
+    rows: DataFrame, touched: DataFrame, devices: DataFrame, attributes: Sequence[str], unknown_group: str
+) -> DataFrame:
+    """Return the groups of the `touched` windows, over all rows of these windows."""
+    whole = rows.join(touched, list(_WINDOW), "left_semi")
+    return windows.group(windows.with_devices(whole, devices), attributes, unknown_group)
+
+
+def changed_groups(computed: DataFrame, published: DataFrame) -> DataFrame:
+    """Return the groups that are not published, or were published with other numbers."""
+    numbers = ("device_count", "count", "mean", "min", "max")
+    known = published.select(*GROUP_IDENTITY, "newest")
+    is_same = F.col("newest").isNotNull() & _is_same(F.struct(*numbers), F.col("newest"), numbers)
+    both = computed.join(known, list(GROUP_IDENTITY), "left")
+    return both.where(~F.coalesce(is_same, F.lit(False))).select(*computed.columns)
+
+
+def _sum_of(one: Column, other: Column) -> Column:
+    """Return the numbers of two disjoint sets of readings together."""
+    count = one["count"] + other["count"]
+    total = one["sum"] + other["sum"]
+    apart = other["mean"] - one["mean"]
+    # The sums of the squared distances from the mean add up, with this term for the distance of the two means
+    # (Chan, Golub, LeVeque 1979). The numbers stay finite: values are at most 1e100.
+    squares = (
+        one["stddev"] * one["stddev"] * one["count"]
+        + other["stddev"] * other["stddev"] * other["count"]
+        + apart * apart * (one["count"] * (other["count"] / count))
+    )
+    return F.struct(
+        count.alias("count"),
+        total.alias("sum"),
+        (total / count).alias("mean"),
+        F.least(one["min"], other["min"]).alias("min"),
+        F.greatest(one["max"], other["max"]).alias("max"),
+        F.sqrt(squares / count).alias("stddev"),
+    )
+
+
+def _numbers(row: Column) -> Column:
+    return F.struct(*(row[name].alias(name) for name in NUMBERS))
+
+
+def _is_same(one: Column, other: Column, names: Sequence[str]) -> Column:
+    """Return whether two structs have the same numbers, by _TOLERANCE where they are not exact."""
     same = F.lit(True)
-    for name in numbers:
-        now, before = F.col(name), F.col(f"known_{name}")
+    for name in names:
+        now, before = one[name], other[name]
         if name in _EXACT:
             same = same & now.eqNullSafe(before)
         else:
             near = F.abs(now - before) <= F.lit(_TOLERANCE) * F.greatest(F.lit(1.0), F.abs(now), F.abs(before))
             same = same & F.coalesce(near, F.lit(False))
-    return computed.join(known, list(identity), "left").where(~same).select(*computed.columns)
-
-
-def without_losses(different: DataFrame, published: DataFrame, identity: Sequence[str]) -> DataFrame:
-    """Return the rows of `different` that have at least as many readings as the published row.
-
-    A correction adds readings. A computed window with fewer readings lacks some of them: the topic was created again,
-    or records were deleted unnoticed.
-    """
-    known = published.select(*identity, F.col("count").alias("known_count"))
-    rows = different.join(known, list(identity), "left")
-    return rows.where(F.coalesce(F.col("count") >= F.col("known_count"), F.lit(True))).select(*different.columns)
-
-
-def lost(computed: DataFrame, published: DataFrame, identity: Sequence[str]) -> DataFrame:
-    """Return the rows of `published` that have more readings than the computed row, or no computed row at all."""
-    counts = computed.select(*identity, F.col("count").alias("computed_count"))
-    rows = published.join(counts, list(identity), "left")
-    return rows.where(F.coalesce("computed_count", F.lit(0)) < F.col("count")).select(*published.columns)
-
-
-def in_complete_windows(corrected: DataFrame, lost: DataFrame) -> DataFrame:
-    """Return the rows of `corrected` in windows without a lost row: a group of any other window would be partial."""
-    window = ["metric", "window_start", "window_end"]
-    return corrected.join(lost.select(*window).distinct(), window, "left_anti").select(*corrected.columns)
-
-
-def groups_of(
-    computed: DataFrame, corrected: DataFrame, devices: DataFrame, attributes: Sequence[str], unknown_group: str
-) -> DataFrame:
-    """Return the groups of every window with a corrected aggregate, over all aggregates of that window."""
-    touched = corrected.select("metric", "window_start", "window_end").distinct()
-    whole = computed.join(touched, ["metric", "window_start", "window_end"], "left_semi")
-    return windows.group(windows.with_devices(whole, devices), attributes, unknown_group)
-
-
-def _is_late() -> Column:
-    return F.col("reject_reason").eqNullSafe(readings.LATE)
+    return same
 
 
 def _type_name(avro: Any) -> str:

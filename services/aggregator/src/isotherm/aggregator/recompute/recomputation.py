@@ -1,25 +1,32 @@
-"""Reads what was published and read in a span of time, and corrects the windows that differ (ADR 0032)."""
+"""Reads what was published and what came late in a span of time, and corrects the windows that differ (ADR 0196)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.frames import readings, windows
+from isotherm.aggregator.frames import windows
 from isotherm.aggregator.kafka.broker import Broker
-from isotherm.aggregator.kafka.start_search import find_start
 from isotherm.aggregator.recompute import corrections
-from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, GROUP_IDENTITY, Span
+from isotherm.aggregator.recompute.corrections import (
+    AGGREGATE_IDENTITY,
+    GROUP_IDENTITY,
+    LATE_READINGS_HEADER,
+    Scope,
+    Span,
+)
+from isotherm.aggregator.recompute.topic_reader import TopicReader
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark.devices_table import end_offsets_by_number, read_devices, registered_ids
-from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS, SOURCE_OPTIONS, java_options
-from isotherm.aggregator.watermark.start_position import EARLIEST_COMPLETE
+from isotherm.aggregator.spark.devices_table import end_offsets_by_number, read_devices
+from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS, java_options
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaRegistry
 
@@ -42,90 +49,112 @@ class Outcome:
     """How many windows the span has, by device and metric."""
     late_readings: int
     corrected_windows: int
+    rebuilt_windows: int
+    """How many windows have other numbers on time in the input than were published; 0 without `--from-input`."""
     fewer_windows: int
     """How many windows were published with more readings than the topics have now. They are not changed."""
     corrected_groups: int
     written: bool
 
 
-def verify_retention(settings: AggregatorSettings, topics: list[str], broker: Broker, span: Span) -> None:
-    """Raise RecomputeError when the input no longer has all readings of the span."""
-    begin = find_start(settings.model_copy(update={"start_from": EARLIEST_COMPLETE}), broker, topics, added_topics=True)
-    if begin.complete_after_ms is not None and span.from_ms <= begin.complete_after_ms:
-        raise RecomputeError(
-            f"{', '.join(topics)}: retention has removed readings of this time, and windows without them would be "
-            f"wrong; --from must be after {_text(begin.complete_after_ms)}"
-        )
-
-
 class Recomputation:
-    """Corrects windows and groups in one Spark session."""
+    """Corrects windows and groups in one Spark session. For one thread."""
 
     def __init__(
         self,
         settings: AggregatorSettings,
-        topics: list[str],
         spark: SparkSession,
         broker: Broker,
         registry: SchemaRegistry,
         output_ids: tuple[int, int],
     ) -> None:
+        """`output_ids` are the schema ids of aggregates and of groups."""
         self._settings = settings
-        self._topics = topics
         self._spark = spark
         self._broker = broker
         self._registry = registry
         self._aggregate_id, self._group_id = output_ids
         self._kafka = java_options(settings.kafka)
+        self._topics = TopicReader(settings, spark, broker, registry)
+        self._devices: tuple[dict[str, int], DataFrame] | None = None
 
-    def run(self, asked: Span, *, settled_ms: int, dry_run: bool) -> Outcome:
+    def run(self, asked: Span, *, settled_ms: int, dry_run: bool, input_topics: Sequence[str] | None = None) -> Outcome:
         """Correct the windows within `asked` that were written at least `settled_ms` ago, and their groups.
 
-        Raises RecomputeError, BrokerError and RegistryUnavailableError.
+        With `input_topics` the windows are first computed again from these topics. Raises RecomputeError, BrokerError
+        and RegistryUnavailableError.
         """
-        settings = self._settings
-        known = self._published(settings.output_topic, asked, windows.AGGREGATE, AGGREGATE_IDENTITY)
-        span = self._final(known, asked, settled_ms)
-        known = corrections.within(known, span)
-        known_groups = None
-        if settings.group_attributes:
-            known_groups = corrections.within(
-                self._published(settings.grouped_topic, asked, windows.GROUP, GROUP_IDENTITY), span
-            )
-        revision = self._revision(*(frame for frame in (known, known_groups) if frame is not None))
-        given, late_readings = self._readings(span)
-        computed = _persisted(
-            corrections.aggregate(given, span, settings.window_ms, settings.slide_ms, revision),
-        )
-        different = _persisted(corrections.changed(computed, known, AGGREGATE_IDENTITY))
-        corrected = _persisted(corrections.without_losses(different, known, AGGREGATE_IDENTITY))
-        lost = _persisted(corrections.lost(computed, known, AGGREGATE_IDENTITY))
-        fewer = lost.count()
-        if fewer:
+        with ExitStack() as end:
+            known = self._published(end, self._settings.output_topic, windows.AGGREGATE, AGGREGATE_IDENTITY, asked)
+            span = self._final(known, asked, settled_ms)
+            known = known.where(Scope(span).holds(F.unix_millis("window_start"), F.unix_millis("window_end")))
+            return self._correct(end, known, Scope(span), dry_run=dry_run, input_topics=input_topics)
+
+    def correct(self, scope: Scope) -> Outcome:
+        """Correct windows that the service has written and will not write again, and their groups.
+
+        Raises BrokerError and RegistryUnavailableError.
+        """
+        with ExitStack() as end:
+            known = self._published(end, self._settings.output_topic, windows.AGGREGATE, AGGREGATE_IDENTITY, scope)
+            return self._correct(end, known, scope, dry_run=False, input_topics=None)
+
+    def _correct(
+        self, end: ExitStack, known: DataFrame, scope: Scope, *, dry_run: bool, input_topics: Sequence[str] | None
+    ) -> Outcome:
+        settings, length = self._settings, (self._settings.window_ms, self._settings.slide_ms)
+        revision = self._revision(known)
+        late = _persisted(end, self._topics.late_readings(scope.span, input_topics or ()))
+        if input_topics:
+            on_time = self._topics.on_time(scope.span, input_topics)
+            known = corrections.with_rebuilt(known, corrections.aggregate(on_time, scope, *length))
+        else:
+            known = known.withColumns({"is_rebuilt": F.lit(False), "is_incomplete": F.lit(False)})
+        rows = _persisted(end, corrections.merged(known, corrections.aggregate(late, scope, *length)))
+        counts = rows.agg(
+            F.count(F.lit(1)).alias("windows"),
+            F.count_if("is_correction").alias("corrected"),
+            F.count("original").alias("rebuilt"),
+            F.count_if("is_fewer").alias("fewer"),
+        ).collect()[0]
+        if counts["fewer"]:
             _log.error(
-                "windows were published with more readings than the topics have now: these windows, and the groups of "
-                "the same time, are not changed",
-                windows=fewer,
+                "windows were published with more readings than the topics have now: these windows are not changed",
+                windows=counts["fewer"],
             )
-        in_groups = corrections.in_complete_windows(corrected, lost)
-        groups = None if known_groups is None else self._groups(computed, in_groups, known_groups)
+        groups = self._groups(end, rows, scope, revision + 1) if settings.group_attributes else None
         outcome = Outcome(
-            span.from_ms,
-            span.to_ms,
-            revision,
-            computed.count(),
-            late_readings,
-            corrected.count(),
-            fewer,
+            scope.span.from_ms,
+            scope.span.to_ms,
+            revision + 1,
+            counts["windows"],
+            late.count(),
+            counts["corrected"],
+            counts["rebuilt"],
+            counts["fewer"],
             0 if groups is None else groups.count(),
             written=not dry_run,
         )
         if not dry_run:
-            self._write(windows.to_aggregate_topic(corrected, self._aggregate_id), settings.output_topic)
-            if groups is not None:
+            self._write_windows(rows, outcome)
+            if groups is not None and outcome.corrected_groups:
                 self._write(windows.to_group_topic(groups, self._group_id), settings.grouped_topic)
         _log.info("recomputed", **asdict(outcome))
         return outcome
+
+    def _write_windows(self, rows: DataFrame, outcome: Outcome) -> None:
+        topic = self._settings.output_topic
+        if outcome.rebuilt_windows:
+            originals = rows.where(F.col("original").isNotNull()).select(*AGGREGATE_IDENTITY, "original.*")
+            originals = windows.with_revision(originals, outcome.revision - 1)
+            self._write(windows.to_aggregate_topic(originals, self._aggregate_id), topic)
+        if outcome.corrected_windows:
+            corrected = windows.with_revision(rows.where("is_correction"), outcome.revision)
+            header = F.struct(
+                F.lit(LATE_READINGS_HEADER).alias("key"),
+                F.encode(F.col("late_readings").cast("string"), "UTF-8").alias("value"),
+            )
+            self._write(windows.to_aggregate_topic(corrected, self._aggregate_id, F.array(header)), topic)
 
     def _final(self, known: DataFrame, span: Span, settled_ms: int) -> Span:
         """Return the part of `span` whose windows the service has all written, and will not write again."""
@@ -137,7 +166,7 @@ class Recomputation:
                 f"{settings.output_topic} holds windows of {others[0]} ms, window_ms is {settings.window_ms}: "
                 "use the settings of the running service"
             )
-        settled = F.col("revision") <= time.time_ns() // 1_000_000 - settled_ms
+        settled = F.col("original.revision") <= time.time_ns() // 1_000_000 - settled_ms
         row = known.where(settled).agg(F.max(F.unix_millis("window_end")).alias("end")).first()
         final_ms = row["end"] if row is not None and row["end"] is not None else 0
         slide_ms = settings.slide_ms or settings.window_ms
@@ -156,64 +185,54 @@ class Recomputation:
             _log.warning("later windows are not final yet and are not changed", from_time=_text(end_ms))
         return Span(span.from_ms, end_ms)
 
-    def _revision(self, *known: DataFrame) -> int:
-        highest = 0
-        for frame in known:
-            row = frame.agg(F.max("revision").alias("highest")).first()
-            if row is not None and row["highest"] is not None:
-                highest = max(highest, row["highest"])
+    def _revision(self, known: DataFrame) -> int:
+        """Return a revision above all that are known; the next one is that of the corrections."""
+        row = known.agg(F.max("newest.revision").alias("highest")).first()
+        highest = 0 if row is None or row["highest"] is None else row["highest"]
         return max(time.time_ns() // 1_000_000, highest + 1)
 
-    def _readings(self, span: Span) -> tuple[DataFrame, int]:
+    def _groups(self, end: ExitStack, rows: DataFrame, scope: Scope, revision: int) -> DataFrame:
         settings = self._settings
-        # A reading is appended at most the skew, plus the difference between clocks, before its event time.
-        begin_ms = span.from_ms - settings.max_skew_ms - settings.max_publish_delay_ms
-        records = self._records(self._topics, begin_ms)
-        late_records = self._records([settings.late_topic], begin_ms)
-        ids = registered_ids(records.union(late_records), self._registry)
-        reason = readings.reject_reason(ids, settings.timeliness)
-        in_input, in_late_topic = (
-            _persisted(corrections.with_reject_reason(each, ids, reason)) for each in (records, late_records)
+        known = self._published(end, settings.grouped_topic, windows.GROUP, GROUP_IDENTITY, scope)
+        highest = known.agg(F.max("newest.revision").alias("highest")).collect()[0]["highest"]
+        numbered = windows.with_revision(rows.drop("original"), max(revision, (highest or 0) + 1))
+        touched = corrections.touched_windows(rows)
+        made = corrections.groups(
+            numbered, touched, self._device_table(), settings.group_attributes, settings.unknown_group
         )
-        given = corrections.aggregated_readings(in_input, in_late_topic)
-        return given, corrections.measured_within(given, span).where("is_late").count()
+        return _persisted(end, corrections.changed_groups(made, known))
 
-    def _groups(self, computed: DataFrame, corrected: DataFrame, known: DataFrame) -> DataFrame:
-        settings = self._settings
-        table = read_devices(
-            self._spark,
-            self._kafka,
-            self._registry,
-            settings.devices_topic,
-            end_offsets_by_number(self._broker, settings.devices_topic),
-            settings.group_attributes,
-        )
-        groups = corrections.groups_of(computed, corrected, table, settings.group_attributes, settings.unknown_group)
-        return _persisted(corrections.changed(groups, known, GROUP_IDENTITY))
+    def _device_table(self) -> DataFrame:
+        """Return the devices as of now. The topic is read again only after it has grown."""
+        topic, before = self._settings.devices_topic, self._devices
+        ends = end_offsets_by_number(self._broker, topic)
+        if before is None or before[0] != ends:
+            attributes = self._settings.group_attributes
+            table = read_devices(self._spark, self._kafka, self._registry, topic, ends, attributes)
+            if before is not None:
+                before[1].unpersist()
+            self._devices = ends, table
+            return table
+        return before[1]
 
-    def _published(self, topic: str, span: Span, schema: Mapping[str, object], identity: tuple[str, ...]) -> DataFrame:
+    def _published(
+        self, end: ExitStack, topic: str, schema: Mapping[str, Any], identity: tuple[str, ...], scope: Span | Scope
+    ) -> DataFrame:
+        asked = Scope(scope) if isinstance(scope, Span) else scope
         # The service writes a window after the window has begun, apart from the difference between clocks.
-        records = self._records([topic], span.from_ms - self._settings.max_skew_ms)
-        rows = corrections.published(records, registered_ids(records, self._registry), schema, identity)
-        return _persisted(rows.where(F.unix_millis("window_start") >= span.from_ms))
-
-    def _records(self, topics: list[str], from_ms: int) -> DataFrame:
-        return (
-            self._spark.read.format("kafka")
-            .options(**self._kafka, **SOURCE_OPTIONS)
-            .option("subscribe", ",".join(topics))
-            .option("startingTimestamp", str(max(0, from_ms)))
-            .option("startingOffsetsByTimestampStrategy", "latest")
-            .load()
-            .select("value", "timestamp")
-        )
+        records = self._topics.records([topic], asked.span.from_ms - self._settings.max_skew_ms)
+        ids = self._topics.written_ids(topic)
+        return _persisted(end, corrections.published(records, ids, schema, identity, asked))
 
     def _write(self, rows: DataFrame, topic: str) -> None:
         rows.write.format("kafka").options(**self._kafka, **SINK_OPTIONS).option("topic", topic).save()
 
 
-def _persisted(frame: DataFrame) -> DataFrame:
-    return frame.persist(StorageLevel.MEMORY_AND_DISK)
+def _persisted(end: ExitStack, frame: DataFrame) -> DataFrame:
+    """Keep the rows of a frame until `end`."""
+    kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
+    end.callback(kept.unpersist)
+    return kept
 
 
 def _text(time_ms: int) -> str:

@@ -35,6 +35,7 @@ class Queries:
         self._starting_offsets = starting_offsets
         self._session = session
         self._settings = settings
+        self._where = settings.where_condition
         self._kafka = dict(kafka_options)
         self._folder = folder
         self._sink = sink
@@ -47,7 +48,7 @@ class Queries:
         """
         settings = self._settings
         self._use_own_scheduler_pool(WINDOWS)
-        decoded = readings.decode(self._records(with_headers=False), ids)
+        decoded = readings.decode(self._records(with_headers=False), ids, self._where)
         on_time = readings.on_time(decoded, self._reject_reason(ids)).observe(
             READINGS_OBSERVED,
             F.count(F.lit(1)).alias("on_time"),
@@ -76,7 +77,7 @@ class Queries:
         """Start the stateless query, which writes late readings and dead-letter records to their topics."""
         settings = self._settings
         self._use_own_scheduler_pool(REJECTS)
-        decoded = readings.decode(self._records(with_headers=True), ids)
+        decoded = readings.decode(self._records(with_headers=True), ids, self._where)
         rejected = readings.rejected(decoded, self._reject_reason(ids))
         for boundary in settings.boundaries:
             rejected = rejected.where(owns_record(boundary))
@@ -84,7 +85,8 @@ class Queries:
             REJECTED_OBSERVED,
             *(F.count(F.when(F.col("reason") == reason, 1)).alias(reason) for reason in readings.REASONS),
         )
-        rows = readings.to_reject_topics(rejected, settings.late_topic, settings.dead_letter_topic, settings.timeliness)
+        written = rejected if self._where is None else rejected.where(F.col("reason") != readings.FILTERED)
+        rows = readings.to_reject_topics(written, settings.late_topic, settings.dead_letter_topic, settings.timeliness)
         return (
             rows.writeStream.queryName(REJECTS)
             .format("kafka")
@@ -115,4 +117,4 @@ class Queries:
         return records.coalesce(context.defaultParallelism) if is_local(context.master or "") else records
 
     def _reject_reason(self, ids: SchemaIds) -> Column:
-        return readings.reject_reason(ids, self._settings.timeliness)
+        return readings.reject_reason(ids, self._settings.timeliness, self._where)

@@ -12,6 +12,7 @@ from isotherm.alerts.rules.comparisons import (
     ConditionGroup,
     ScheduleCondition,
     ThresholdCondition,
+    hold_together,
 )
 
 Metrics = Mapping[str, MetricState]
@@ -35,19 +36,15 @@ def find(rule: CombinedRule, metrics: Metrics, at_ms: int) -> Finding:
         for name, one in metrics.items()
         if one.event_time_ms >= 0 and at_ms - one.event_time_ms <= rule.max_age_ms
     }
-    breaking = _together(rule.kind, [_part(one, known, at_ms, relaxed=False) for one in rule.conditions])
-    still = _together(rule.kind, [_part(one, known, at_ms, relaxed=True) for one in rule.conditions])
+    breaking = hold_together(rule.kind, [_part(one, known, at_ms, relaxed=False) for one in rule.conditions])
+    still = hold_together(rule.kind, [_part(one, known, at_ms, relaxed=True) for one in rule.conditions])
     return Finding(breaking, not still, None, None)
 
 
 def _part(part: Condition | ConditionGroup, known: Mapping[str, float], at_ms: int, *, relaxed: bool) -> bool:
     if isinstance(part, ConditionGroup):
-        return _together(part.kind, [_holds(one, known, at_ms, relaxed=relaxed) for one in part.conditions])
+        return hold_together(part.kind, [_holds(one, known, at_ms, relaxed=relaxed) for one in part.conditions])
     return _holds(part, known, at_ms, relaxed=relaxed)
-
-
-def _together(kind: str, holding: list[bool]) -> bool:
-    return all(holding) if kind == "all" else any(holding)
 
 
 def _holds(condition: Condition, known: Mapping[str, float], at_ms: int, *, relaxed: bool) -> bool:

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from isotherm.alerts.engine.device_state import DeviceRuleState, MetricState, RuleState
-from isotherm.alerts.rules.comparisons import OutsideScheduleRule
+from isotherm.alerts.engine.device_state import DeviceRuleState, RuleState
+from isotherm.alerts.rules.comparisons import OutsideScheduleRule, conditions_it_needs
 from isotherm.alerts.rules.device_table import DeviceMetadata
 from isotherm.alerts.rules.kinds import Bounds, FlatRule, RateRule, ThresholdRule
 from isotherm.alerts.rules.rule_book import RuleBook
@@ -62,10 +62,16 @@ def quiet_bounds(
 
     `forget_ms` is after how long without a reading the device is forgotten, 0 for never.
     """
-    if (device is None and rules.unknown_device is not None) or metric in rules.combined:
+    if device is None and rules.unknown_device is not None:
         return None
     bounds = device.bounds if device else default_bounds
     low, high = -math.inf, math.inf
+    for combined in rules.combined.get(metric, ()):
+        conditions = conditions_it_needs(combined, metric)
+        if not conditions:
+            return None
+        low = max([low, *(one.threshold for one in conditions if one.kind == "below")])
+        high = min([high, *(one.threshold for one in conditions if one.kind == "above")])
     flat: FlatBounds | None = None
     rate: RateBounds | None = None
     for rule in rules.by_metric.get(metric, ()):
@@ -97,24 +103,24 @@ def quiet_bounds(
     return QuietBounds(low, high, flat, rate, silence, forget_ms)
 
 
-def is_quiet(state: DeviceRuleState, bounds: Mapping[str, QuietBounds | None]) -> bool:
-    """Return whether nothing of a device is open, pending or waiting; `bounds` are those of its metrics."""
+def is_settled(state: DeviceRuleState) -> bool:
+    """Return whether a device may be quiet: nothing of it waits, for order or for Kafka."""
     if state.outbox or not state.metrics or state.alive_since_ms >= 0 or state.is_forgotten:
         return False
+    return all(one.event_time_ms >= 0 and not one.buffered and not one.samples for one in state.metrics.values())
+
+
+def is_quiet(state: DeviceRuleState, bounds: Mapping[str, QuietBounds | None]) -> bool:
+    """Return whether nothing of a settled device is open or pending; `bounds` are those of its metrics."""
     histories: set[str] = set()
-    for name, metric in state.metrics.items():
-        of_metric = bounds[name]
-        if of_metric is None or not _is_settled(metric):
+    for of_metric in bounds.values():
+        if of_metric is None:
             return False
         if of_metric.flat is not None and _is_anchored(state.rules.get(of_metric.flat.key)):
             histories.add(of_metric.flat.key)
         if of_metric.rate is not None and _is_steady(state.rules.get(of_metric.rate.key)):
             histories.add(of_metric.rate.key)
     return state.rules.keys() <= histories
-
-
-def _is_settled(metric: MetricState) -> bool:
-    return metric.event_time_ms >= 0 and not metric.buffered and not metric.samples
 
 
 def _is_anchored(state: RuleState | None) -> bool:

@@ -88,6 +88,8 @@ class RuleEngine:
 
     def quiet_bounds_of(self, state: DeviceRuleState, device: DeviceMetadata | None) -> list[quiet.QuietBounds] | None:
         """Return the bounds of each metric of a device of which nothing is open, pending or waiting, else None."""
+        if not quiet.is_settled(state):
+            return None
         bounds = {name: self.quiet_bounds(name, device) for name in state.metrics}
         return [one for one in bounds.values() if one is not None] if quiet.is_quiet(state, bounds) else None
 

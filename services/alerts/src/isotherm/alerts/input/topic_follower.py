@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
+from isotherm.alerts.input.unread_partitions import UnreadPartitions, offsets_since, partitions_of
 from isotherm.servicekit import logs
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.kafka.consuming import consume_available
 
 _POLL_S = 0.5
 _BATCH = 1_000
-_REQUEST_S = 10.0
 _JOIN_S = 2.0
 
 _log = logs.logger(__name__)
@@ -87,51 +87,30 @@ class TopicFollower:
         try:
             self._on_begin()
             unread = self._assign(consumer)
-            is_at_end = not unread
+            is_at_end = not unread.numbers
             if is_at_end:
                 self._note_end(backoff)
             while not self._ended.is_set():
                 for message in consume_available(consumer, _BATCH, _POLL_S):
-                    self._take(message, unread)
-                    if not (unread or is_at_end):
+                    if unread.note(message):
+                        self._apply_record(message)
+                    if not (unread.numbers or is_at_end):
                         is_at_end = True
                         self._note_end(backoff)
         finally:
             consumer.close()
-
-    def _take(self, message: Message, unread: dict[int, int]) -> None:
-        error, number = message.error(), message.partition() or 0
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise KafkaException(error)
-        if error is None:
-            self._apply_record(message)
-        # The end is reported only after a fetch that brought nothing; compaction may have removed the last record.
-        if error is not None or (message.offset() or 0) + 1 >= unread.get(number, 0):
-            unread.pop(number, None)
 
     def _note_end(self, backoff: Backoff) -> None:
         self._on_end()
         self._current.set()
         backoff.reset()
 
-    def _assign(self, consumer: Consumer) -> dict[int, int]:
-        """Assign all partitions; return the end of each that has records to read. Raises KafkaException."""
-        found = consumer.list_topics(self._topic, timeout=_REQUEST_S).topics[self._topic]
-        if found.error is not None or not found.partitions:
-            raise KafkaException(found.error or KafkaError(KafkaError._UNKNOWN_TOPIC))
-        starts = [TopicPartition(self._topic, number, 0) for number in sorted(found.partitions)]
+    def _assign(self, consumer: Consumer) -> UnreadPartitions:
+        """Assign all partitions; return those that have records to read. Raises KafkaException."""
+        numbers = partitions_of(consumer, self._topic)
+        starts = dict.fromkeys(numbers, 0)
         if self._since_ms is not None:
-            since_ms = self._since_ms()
-            asked = [TopicPartition(self._topic, one.partition, since_ms) for one in starts]
-            # Where there is no such record, the offset is -1: the end.
-            starts = consumer.offsets_for_times(asked, timeout=_REQUEST_S)
-        ends = {}
-        for one in starts:
-            if one.error is not None:
-                raise KafkaException(one.error)
-            asked_of = TopicPartition(self._topic, one.partition)
-            first, end = consumer.get_watermark_offsets(asked_of, timeout=_REQUEST_S)
-            if one.offset >= 0 and max(first, one.offset) < end:
-                ends[one.partition] = end
-        consumer.assign(starts)
-        return ends
+            starts = offsets_since(consumer, self._topic, numbers, self._since_ms())
+        unread = UnreadPartitions(consumer, self._topic, starts)
+        consumer.assign([TopicPartition(self._topic, number, starts[number]) for number in numbers])
+        return unread

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
+from isotherm.alerts.input.unread_partitions import UnreadPartitions, offsets_since, partitions_of
 from isotherm.alerts.notifications.grouping import PendingAlert
 from isotherm.alerts.routes.notification import Alert, is_closed
 from isotherm.servicekit.kafka.consuming import consume_available
 
 _BATCH = 1_000
 _POLL_S = 0.2
-_REQUEST_S = 10.0
 MAX_FOUND = 20_000
 """Most alerts that are found in one pass over the topic; the others are found in the next one."""
 
@@ -35,6 +35,8 @@ class MutedAlerts:
     ) -> None:
         """Assign the partitions.
 
+        Raises KafkaException.
+
         Args:
             consumer: reports the ends of partitions; it is closed with this object.
             topic: the topic of alerts.
@@ -49,28 +51,18 @@ class MutedAlerts:
         """The muted alerts that are open, as far as the topic is read, by id, and when Kafka has stored them."""
         self._left_out: dict[int, int] = {}
         """By partition, the offset of the first muted alert for which `found` had no room."""
-        self._ends: dict[int, int] = {}
-        numbers = sorted(consumer.list_topics(topic, timeout=_REQUEST_S).topics[topic].partitions)
-        asked = [TopicPartition(topic, number, start_ms) for number in numbers]
-        starts = consumer.offsets_for_times(asked, timeout=_REQUEST_S)
-        self._begin({one.partition: one.offset for one in starts})
+        self._begin(offsets_since(consumer, topic, partitions_of(consumer, topic), start_ms))
 
     @property
     def is_done(self) -> bool:
         """Whether everything is read."""
-        return not self._ends
+        return not self._unread.numbers
 
     def step(self) -> None:
         """Read some records. Raises KafkaException and RegistryUnavailableError."""
         for message in consume_available(self._consumer, _BATCH, _POLL_S):
-            error = message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                raise KafkaException(error)
-            number = message.partition() or 0
-            if error is None:
+            if self._unread.note(message):
                 self._take(message)
-            if error is not None or (message.offset() or 0) + 1 >= self._ends.get(number, 0):
-                self._ends.pop(number, None)
 
     def begin_next(self) -> bool:
         """Begin to read what `found` had no room for, up to the present end; return whether there is something.
@@ -102,9 +94,6 @@ class MutedAlerts:
 
     def _begin(self, starts: Mapping[int, int]) -> None:
         """Assign the partitions from these offsets; -1 is the end."""
-        self._ends = {}
-        for number, start in starts.items():
-            _first, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, number), timeout=_REQUEST_S)
-            if 0 <= start < end:
-                self._ends[number] = end
-        self._consumer.assign([TopicPartition(self._topic, number, starts[number]) for number in self._ends])
+        self._unread = UnreadPartitions(self._consumer, self._topic, starts)
+        left = self._unread.numbers
+        self._consumer.assign([TopicPartition(self._topic, number, starts[number]) for number in sorted(left)])

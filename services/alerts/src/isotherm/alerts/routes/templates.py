@@ -32,16 +32,22 @@ def _compiled(source: str) -> Template:
 
 def render(source: str, values: dict[str, Any]) -> str:
     """Return the text of a template. Raises TemplateFailedError."""
+    parts, length = list[str](), 0
     try:
-        text = _compiled(source).render(values)
+        # Part by part: a loop without end shall not make a text that no memory holds.
+        for part in _compiled(source).generate(values):
+            parts.append(part)
+            length += len(part)
+            if length > MAX_TEXT:
+                break
     except TemplateError as error:
         line = getattr(error, "lineno", None)
         raise TemplateFailedError(f"{error.message}{f' (line {line})' if line else ''}") from error
     except Exception as error:  # What an expression of the template raises: a division by zero, a wrong type.
         raise TemplateFailedError(f"{type(error).__name__}: {error}") from error
-    if len(text) > MAX_TEXT:
-        raise TemplateFailedError(f"it makes {len(text)} characters, more than {MAX_TEXT}")
-    return text
+    if length > MAX_TEXT:
+        raise TemplateFailedError(f"it makes more than {MAX_TEXT} characters")
+    return "".join(parts)
 
 
 def verify(source: str, labels: Iterable[str] = (), *, is_json: bool = False) -> str:

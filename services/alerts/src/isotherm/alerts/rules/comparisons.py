@@ -121,3 +121,25 @@ class CombinedRule(BaseRule):
 
 def _conditions_in(part: ThresholdCondition | ScheduleCondition | ConditionGroup) -> list[Condition]:
     return part.conditions if isinstance(part, ConditionGroup) else [part]
+
+
+def conditions_it_needs(rule: CombinedRule, metric: str) -> list[ThresholdCondition]:
+    """Return the conditions about a metric, if a combination cannot hold while none of them does; else nothing.
+
+    Whatever the time and the other metrics are: `all` with a condition about the metric, for example.
+    """
+    flat = [one for part in rule.conditions for one in _conditions_in(part)]
+    conditions = [one for one in flat if isinstance(one, ThresholdCondition) and one.metric == metric]
+    holds_without = hold_together(rule.kind, [_can_hold_without(part, metric) for part in rule.conditions])
+    return [] if holds_without else conditions
+
+
+def _can_hold_without(part: ThresholdCondition | ScheduleCondition | ConditionGroup, metric: str) -> bool:
+    if isinstance(part, ConditionGroup):
+        return hold_together(part.kind, [_can_hold_without(one, metric) for one in part.conditions])
+    return not isinstance(part, ThresholdCondition) or part.metric != metric
+
+
+def hold_together(kind: str, holding: list[bool]) -> bool:
+    """Return whether `all` or `any` of some conditions hold."""
+    return all(holding) if kind == "all" else any(holding)

@@ -1,8 +1,8 @@
 """Checkpoints: the states that are not in Kafka yet, and the offsets that may be committed when they are (ADR 147).
 
 A checkpoint covers everything that was processed before it began. When Kafka has all of that, the offsets of that time
-may be committed. What the engine has changed is written at once, what the compiled code has changed little by little:
-few states a second are always written, so few devices have their newest states and their commit within a second.
+may be committed. States are written little by little. Some thousands a second are always written, so few devices have
+their newest states and their commit within a second. A state that decides an alert is written at once, by others.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -22,13 +23,22 @@ from isotherm.alerts.stream.outputs import Outputs
 
 AT_LEAST = 5_000
 """States of quiet devices a second that are written whatever the period is."""
+AT_LEAST_OF_ENGINE = 2_000
+"""States of the engine's devices a second that are; each of them costs twenty times as much."""
 _WRITES_AT_ONCE = 50
 """After so many states `settle` lets readings be processed, which would otherwise wait for thousands of states."""
 _QUIET_WRITES_AT_ONCE = 250
+_MADE_UP_S = 5.0
+_SPREAD_S = 0.5
+"""Over how long `settle` spreads the states of quiet devices: behind thousands at once an alert would wait for them."""
 
 Positions = Mapping[TP, int]
 """The last offset of each partition that was processed."""
 NOTHING: Positions = MappingProxyType({})
+
+
+def _all_of(unwritten: int, _at_least: int) -> int:
+    return unwritten
 
 
 class DeviceRef(NamedTuple):
@@ -47,14 +57,22 @@ class Checkpoint:
     """From before it began."""
     ends_s: float
     """When all states are to be written, by the monotonic clock."""
-    _written_s: float = field(default=0.0)
+    _written_s: float | None = field(default=None)
 
-    def share(self, unwritten: int, now_s: float) -> int:
-        """Return how many of the states that are left to write now, so that the last ones are written at the end."""
-        elapsed_s, self._written_s = min(now_s - self._written_s, 1.0), now_s
+    def pace(self, now_s: float) -> Callable[[int, int], int]:
+        """Return what says how many of the states that are left to write now, at least some of them.
+
+        So the last ones are written at the end of the period.
+        """
+        # Who has been held up for long does not make up for all of it at once.
+        elapsed_s = 1.0 if self._written_s is None else min(now_s - self._written_s, _MADE_UP_S)
+        self._written_s = now_s
         left_s = self.ends_s - now_s
-        share = unwritten if left_s <= elapsed_s else int(unwritten * elapsed_s / left_s) + 1
-        return max(share, AT_LEAST)
+
+        def share(unwritten: int, at_least: int) -> int:
+            return max(unwritten if left_s <= elapsed_s else int(unwritten * elapsed_s / left_s) + 1, at_least)
+
+        return share
 
 
 class Checkpoints:
@@ -133,11 +151,12 @@ class Checkpoints:
                 ends_s = time.monotonic() + self._period_s
                 checkpoint = self._running = Checkpoint(self._store.checkpoint_number, positions, ends_s)
             while True:
+                share = _all_of if whole else checkpoint.pace(time.monotonic())
                 unwritten = sum(table.unwritten for table in self._store.tables())
-                await self._write_quiet(unwritten if whole else checkpoint.share(unwritten, time.monotonic()))
-                async for ref, partition in self._take(self._unsaved):
+                await self._write_quiet(share(unwritten, AT_LEAST), 0.0 if whole else _SPREAD_S)
+                async for ref, partition in self._take(self._unsaved, share):
                     self._save(ref, partition.state(ref.device_id))
-                async for ref, partition in self._take(self._unpublished):
+                async for ref, partition in self._take(self._unpublished, share):
                     self._outputs.write_latest(ref.device_id, partition.state(ref.device_id), self._now_ms())
                 is_written = self._is_written(checkpoint)
                 await self._outputs.flush_earlier()
@@ -147,16 +166,19 @@ class Checkpoints:
                 if not whole:
                     return None
 
-    async def _write_quiet(self, limit: int) -> None:
-        """Write at most `limit` states of quiet devices that the running checkpoint covers."""
+    async def _write_quiet(self, limit: int, spread_s: float) -> None:
+        """Write at most `limit` states of quiet devices that the running checkpoint covers, spread over `spread_s`."""
+        left, begun_s = limit, time.monotonic()
         for number, partition in list(self._store.partitions.items()):
             quiet = partition.quiet
-            while quiet is not None and quiet.unwritten and limit > 0:
-                await self._outputs.wait_for_room()
-                rows = quiet.checkpoint(min(limit, _QUIET_WRITES_AT_ONCE), self._outputs.latest_header, self._now_ms())
+            while quiet is not None and quiet.unwritten and left > 0:
+                await self._outputs.wait_for_quiet_room()
+                rows = quiet.checkpoint(min(left, _QUIET_WRITES_AT_ONCE), self._outputs.latest_header, self._now_ms())
                 self._outputs.write_quiet(number, rows)
-                limit -= len(rows)
-                await asyncio.sleep(0)  # Readings are processed meanwhile.
+                left -= len(rows)
+                # Readings are processed meanwhile. Who is late with the states does not pause.
+                due_s = begun_s + spread_s * (1 - left / limit)
+                await asyncio.sleep(max(due_s - time.monotonic(), 0.0) if left else 0.0)
 
     def _is_written(self, checkpoint: Checkpoint) -> bool:
         """Return whether every state that the checkpoint covers is on its way to Kafka."""
@@ -164,9 +186,14 @@ class Checkpoints:
         marks = (number for refs in (self._unsaved, self._unpublished) for number in refs.values())
         return not is_left and all(number > checkpoint.number for number in marks)
 
-    async def _take(self, refs: dict[DeviceRef, int]) -> AsyncIterator[tuple[DeviceRef, PartitionStates]]:
-        """Remove the devices that are in `refs` now, each when there is room to write one record, and yield them."""
-        for count, ref in enumerate(list(refs)):
+    async def _take(
+        self, refs: dict[DeviceRef, int], share: Callable[[int, int], int]
+    ) -> AsyncIterator[tuple[DeviceRef, PartitionStates]]:
+        """Remove a share of the devices that are in `refs` now, the first ones, and yield them.
+
+        Each when there is room to write one record.
+        """
+        for count, ref in enumerate(list(islice(refs, share(len(refs), AT_LEAST_OF_ENGINE)))):
             if count % _WRITES_AT_ONCE == 0:
                 await asyncio.sleep(0)  # Readings are processed meanwhile.
             await self._outputs.wait_for_room()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import faust
@@ -72,6 +72,16 @@ class StreamOwner(Protocol):
         """
 
 
+class _ActivePartitions:
+    """Faust's set of partitions that are not paused. Empty, aiokafka would take it for all partitions (ADR 182)."""
+
+    def __init__(self, active: Container[TP]) -> None:
+        self._active = active
+
+    def __contains__(self, partition: object) -> bool:
+        return partition in self._active
+
+
 class _ConsumerThread(driver.AIOKafkaConsumerThread):
     def _create_worker_consumer(self, transport: driver.Transport) -> Any:
         consumer = super()._create_worker_consumer(transport)
@@ -109,8 +119,9 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
             await consumer.seek_to_beginning(*uncommitted)
         return committed
 
-    async def _fetch_records(self, *arguments: Any, **more: Any) -> Any:
-        records = await super()._fetch_records(*arguments, **more)
+    async def _fetch_records(self, consumer: Any, active_partitions: Any, *arguments: Any, **more: Any) -> Any:
+        active: Any = None if active_partitions is None else _ActivePartitions(active_partitions)
+        records = await super()._fetch_records(consumer, active, *arguments, **more)
         app = self.app
         assert isinstance(app, FaustApp)
         app.fetched.update({TP(*tp): fetched[-1].offset for tp, fetched in records.items() if fetched})
@@ -136,6 +147,11 @@ class _Consumer(driver.Consumer):
         if isinstance(record, FetchedPart):
             return part_message(tp, record, self.app.consumer_generation_id)
         return super()._to_message(tp, record)
+
+    async def _wait_next_records(self, *arguments: Any) -> Any:
+        # Faust would drop records of a partition that was paused after they were taken.
+        records, _active = await super()._wait_next_records(*arguments)
+        return records, None
 
     async def _drain_messages(self, fetcher: Any) -> None:
         """Deliver what is fetched until this consumer or `fetcher`, the service that calls this, stops.

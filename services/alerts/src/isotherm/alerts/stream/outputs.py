@@ -28,6 +28,8 @@ ALERT_WITHOUT_ATTRIBUTES = isotherm.schemas.schema("Alert", 1)
 DEVICE_STATE = isotherm.schemas.schema("DeviceState", 2)
 
 _MAX_OUTSTANDING = 10_000
+_MAX_AHEAD = 2_000
+"""With so many records outstanding no states of quiet devices are added: an alert waits behind all of them."""
 _BY_KEY = -1
 _FULL_PAUSE_S = 0.01
 """Pause before the next attempt to produce a record while librdkafka has no room for it."""
@@ -114,6 +116,12 @@ class Outputs:
             await self._producer.room()
         self._verify()
 
+    async def wait_for_quiet_room(self) -> None:
+        """Return when states of quiet devices can be produced. Raises OutputRefusedError, OutputsClosedError."""
+        await self.wait_for_room()
+        await self._producer.room(_MAX_AHEAD)
+        self._verify()
+
     async def flush(self) -> None:
         """Return when Kafka has every record, including those that the actions after other records have produced.
 
@@ -164,8 +172,8 @@ class Outputs:
     def write_quiet(self, number: int, rows: Iterable[QuietRow]) -> None:
         """Write the states of quiet devices to the changelog's partition `number`, and their newest states.
 
-        Nothing follows from these records, so they take a shorter way than others. `wait_for_room` comes before some
-        hundred of them.
+        Nothing follows from these records, so they take a shorter way than others. `wait_for_quiet_room` comes before
+        some hundred of them.
         """
         if self._closed:
             return

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 from isotherm.alerts.engine import device_state as changelog
 from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState
@@ -29,15 +30,19 @@ from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.alerts.stream.checkpoint import NOTHING, Checkpoints, DeviceRef, Positions
+from isotherm.alerts.stream.device_schedule import DeviceSchedule, RuleSweep
 from isotherm.alerts.stream.device_state_store import DeviceStateStore, PartitionStates
 from isotherm.alerts.stream.outputs import OnStored, Outputs
 from isotherm.alerts.stream.quiet_ways import Judged, QuietHandover, QuietJudge, Record
-from isotherm.alerts.stream.rule_sweep import RuleSweep
 
 MAX_ALERTS_IN_FLIGHT = 100
 """Limit of a device's alerts in flight, which its changelog value contains. Its next reading waits for them."""
 _REPLANS_AT_ONCE = 10_000
 _EXPECTED_AT_ONCE = 1_000
+_MAX_DUE = 5_000
+"""So many due devices a call of `advance_time` judges: other partitions and commits have their turn."""
+_ADVANCED_AT_ONCE = 100
+"""After so many due devices readings have their turn: when a region falls silent, all its devices are due at once."""
 _NO_PARTITION = -1
 
 
@@ -78,7 +83,7 @@ class Processor:
         self._engine, self._devices, self._outputs, self._metrics = engine, devices, outputs, metrics
         self._max_skew_ms, self._max_publish_delay_ms = max_skew_ms, max_publish_delay_ms
         self._records_show_time = records_show_time
-        self._now_ms, self._partition_of = now_ms, partition_of
+        self._now_ms = now_ms
         self._quiet_judge = QuietJudge(metrics, now_ms, max_skew_ms, max_publish_delay_ms)
         self._unwritten = Checkpoints(store, outputs, self._save, now_ms, checkpoint_ms)
         self._in_flight: Counter[DeviceRef] = Counter()
@@ -86,6 +91,7 @@ class Processor:
         self._turn = asyncio.Lock()
         self._is_open = True
         self._quiet_ways = QuietHandover(lambda: self._engine, devices, store, self._unwritten, self._in_flight)
+        self._schedule = DeviceSchedule(lambda: self._engine, devices, store, partition_of)
         self._sweep = RuleSweep(store, outputs, self._turn, self._end_changed_of)
 
     def open(self) -> None:
@@ -245,7 +251,7 @@ class Processor:
     async def advance_time(self, number: int, now_ms: int) -> None:
         """Advance the time of a partition's due devices to `now_ms` (epoch ms), up to which its readings were applied.
 
-        Raises OutputRefusedError.
+        Of very many, the next calls advance the others. Raises OutputRefusedError.
         """
         async with self._turn:
             partition = self._owned(number)
@@ -253,33 +259,20 @@ class Processor:
                 return
             if partition.quiet is not None:
                 partition.quiet.replan_some(_REPLANS_AT_ONCE)
-            await self._advance_devices(partition, number, list(partition.pop_due(now_ms)), now_ms)
+            due = list(islice(partition.pop_due(now_ms), _MAX_DUE))
+        for begin in range(0, len(due), _ADVANCED_AT_ONCE):
+            async with self._turn:
+                if self._owned(number) is not partition:
+                    # The partition may come back as it is, after a rebalance.
+                    for device_id in due[begin:]:
+                        partition.schedule(device_id, 0)
+                    return
+                await self._advance_devices(partition, number, due[begin : begin + _ADVANCED_AT_ONCE], now_ms)
+            await asyncio.sleep(0)
 
     def reschedule(self, device_ids: Iterable[str], *, is_changed: bool = True) -> None:
-        """Schedule devices again after their metadata has changed: they may be due at another time.
-
-        With `is_changed` false only devices without a state are scheduled.
-        """
-        for device_id in device_ids:
-            owners = [one for one in self.store.partitions.values() if device_id in one]
-            if not owners:
-                self._expect(device_id)
-            for partition in owners if is_changed else ():
-                self._replan(partition, device_id)
-
-    def _replan(self, partition: PartitionStates, device_id: str) -> None:
-        """Let the next `advance_time` find out when a device is due."""
-        if partition.quiet is not None:
-            partition.quiet.replan(device_id)
-        if device_id in partition.states:
-            partition.schedule(device_id, 0)
-
-    def _expect(self, device_id: str) -> None:
-        """Schedule a device that has a record and no state for the time at which its first reading must be here."""
-        due_ms = self._engine.due_ms(DeviceRuleState(), self._devices.get(device_id))
-        partition = None if due_ms is None else self.store.partitions.get(self._partition_of(device_id))
-        if partition is not None:
-            partition.schedule(device_id, due_ms)
+        """Schedule devices again, as `DeviceSchedule.reschedule`."""
+        self._schedule.reschedule(device_ids, is_changed=is_changed)
 
     def quiet_bounds(self, device_id: str, metric: str) -> QuietBounds | None:
         """Return the bounds of a metric of a device; None when the engine needs its readings."""

@@ -14,6 +14,8 @@ from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.stream.checkpoint import Checkpoints, DeviceRef
 from isotherm.alerts.stream.device_state_store import DeviceStateStore, PartitionStates
 
+_MAX_USUAL = 1_000
+
 
 class Record(Protocol):
     """A record of the input, as the compiled code reads it."""
@@ -91,6 +93,9 @@ class QuietHandover:
         """Take what is asked: the engine in force, metadata, states, what is not written, and how many alerts fly."""
         self._engine, self._devices, self._store = engine, devices, store
         self._unwritten, self._in_flight = unwritten, in_flight
+        self._asked: RuleEngine | None = None
+        self._usual: dict[tuple[str, bool], QuietBounds | None] = {}
+        """What the engine `_asked` has said of devices without overrides, by metric and whether they have no record."""
         self._at_work: DeviceRef | None = None
         """The device whose state the engine is changing."""
         self.is_suspended = False
@@ -103,7 +108,16 @@ class QuietHandover:
         """
         if self.is_suspended or self._devices.removed_ms(device_id) is not None:
             return None
-        return self._engine().quiet_bounds(metric, self._devices.get(device_id))
+        engine, device = self._engine(), self._devices.get(device_id)
+        if device is not None and device.bounds is not engine.default_bounds:
+            return engine.quiet_bounds(metric, device)
+        # After a recovery all devices are asked for, and most of them have the bounds of the rules.
+        if engine is not self._asked or len(self._usual) >= _MAX_USUAL:
+            self._asked, self._usual = engine, {}
+        kind = metric, device is None
+        if kind not in self._usual:
+            self._usual[kind] = engine.quiet_bounds(metric, device)
+        return self._usual[kind]
 
     def take(self, partition: PartitionStates, ref: DeviceRef) -> DeviceRuleState:
         """Return the state of a device for the engine, which it leaves by `give_back`."""

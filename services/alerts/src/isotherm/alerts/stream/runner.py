@@ -173,6 +173,7 @@ class StreamRunner:
         seconds = time.monotonic() - self._recovering_since
         self._metrics.recovery_seconds.set(seconds)
         self._metrics.recovery_remaining.set(0)
+        self._metrics.devices.set(len(self._store))
         self._health.ready("recovery")
         _log.info("recovered", partitions=sorted(partitions), devices=len(self._store), seconds=round(seconds, 3))
 

@@ -280,23 +280,29 @@ class Qos2Receiver:
             unknown = Reason.PACKET_IDENTIFIER_NOT_FOUND if self._protocol.version == V5 else Reason.SUCCESS
             self._protocol.acknowledge(PacketType.PUBCOMP, packet_id, unknown)
         elif kind is ReleaseKind.RELEASE:
-            pubcomp = encode_acknowledgement(PacketType.PUBCOMP, packet_id)
-            write = ReleaseWrite(
-                lambda outcome: self._on_released(pubcomp, outcome), session=session, packet_id=packet_id
-            )
+            write = self._release_write(packet_id)
             if session.durable:
                 self._pipeline.transactions.submit(write)
             else:
                 session.stored = write.apply(session.stored)
                 write.settle(Outcome.COMMITTED)
-                self._on_released(pubcomp, Outcome.COMMITTED)
+                write.on_decided(Outcome.COMMITTED)
 
     def release_together(self, packet_ids: Sequence[int], pubcomps: bytes) -> None:
         """Free the identifiers of a durable session, which the caller has marked as releasing; then send `pubcomps`."""
         self._pipeline.transactions.submit(
             ReleasesWrite(
-                lambda outcome: self._on_released(pubcomps, outcome), session=self.session, packet_ids=packet_ids
+                lambda outcome: self._on_released(pubcomps, outcome),
+                session=self.session,
+                packet_ids=packet_ids,
+                separate=lambda: [self._release_write(packet_id) for packet_id in packet_ids],
             )
+        )
+
+    def _release_write(self, packet_id: int) -> ReleaseWrite:
+        pubcomp = encode_acknowledgement(PacketType.PUBCOMP, packet_id)
+        return ReleaseWrite(
+            lambda outcome: self._on_released(pubcomp, outcome), session=self.session, packet_id=packet_id
         )
 
     def _on_released(self, pubcomps: bytes, outcome: Outcome) -> None:

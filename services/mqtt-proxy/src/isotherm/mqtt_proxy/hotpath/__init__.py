@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.sessions.dormant import Skim
+from isotherm.mqtt_proxy.sessions.records import EncodeSession
 from isotherm.mqtt_proxy.sessions.skimming import SessionSkim
+from isotherm.mqtt_proxy.sessions.store import StoredState
 from isotherm.servicekit import logs
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 
-def plain_ingest(pipeline: IngestPipeline) -> PlainIngest | None:
+def compiled_ingest(pipeline: IngestPipeline) -> PlainIngest | None:
     """Return the compiled way into `pipeline`; None when it is not built, or switched off."""
     if os.environ.get("ISOTHERM_PURE_PYTHON"):
         _log.info("plain publishes are not compiled", reason="ISOTHERM_PURE_PYTHON is set")
@@ -42,6 +44,23 @@ def session_skim(schema_id: int) -> Skim:
     try:
         from isotherm.mqtt_proxy.hotpath.compiled import CompiledSkim
     except ImportError:
-        # `plain_ingest` warns of it.
+        # `compiled_ingest` warns of it.
         return SessionSkim(schema_id)
     return CompiledSkim(schema_id)
+
+
+_PROBE = StoredState(3, 60, 5, {7: 70}, username="u")
+"""A session with everything that the compiled code writes."""
+
+
+def session_encoder(otherwise: EncodeSession, schema_id: int) -> EncodeSession:
+    """Return the compiled way of `otherwise`; that itself when it is not built, switched off, or writes other bytes."""
+    if os.environ.get("ISOTHERM_PURE_PYTHON"):
+        return otherwise
+    try:
+        from isotherm.mqtt_proxy.hotpath.compiled import SessionEncoder
+    except ImportError:
+        # `compiled_ingest` warns of it.
+        return otherwise
+    compiled = SessionEncoder(schema_id, otherwise)
+    return compiled if compiled("c", _PROBE, 1, 2) == otherwise("c", _PROBE, 1, 2) else otherwise

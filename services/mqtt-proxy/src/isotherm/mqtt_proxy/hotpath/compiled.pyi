@@ -7,11 +7,17 @@ from isotherm.mqtt_proxy.delivery.qos2 import Qos2Receiver
 from isotherm.mqtt_proxy.hotpath.plain_ingest import Rates
 from isotherm.mqtt_proxy.ingest.producer_record import Headers
 from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
+from isotherm.mqtt_proxy.sessions.records import EncodeSession
 from isotherm.mqtt_proxy.sessions.skimming import Skimmed
+from isotherm.mqtt_proxy.sessions.store import StoredState
 
 class CompiledSkim:
     def __init__(self, schema_id: int) -> None: ...
     def __call__(self, client_id: str, value: bytes) -> Skimmed | None: ...
+
+class SessionEncoder:
+    def __init__(self, schema_id: int, otherwise: EncodeSession) -> None: ...
+    def __call__(self, client_id: str, state: StoredState, owner: int, now_ms: int) -> bytes: ...
 
 class FieldNames:
     def __init__(self, names: Mapping[str, str]) -> None: ...

@@ -12,6 +12,7 @@ include "topic_plans.pxi"
 include "delivery_reports.pxi"
 include "qos2_packets.pxi"
 include "session_skim.pxi"
+include "session_encoder.pxi"
 
 from confluent_kafka import KafkaException
 
@@ -182,10 +183,12 @@ cdef class PlainPublishes:
                 if not is_plain(at[0]):
                     break
                 if at[0] >= PUBLISH_QOS2 and not has_qos2:
-                    qos2.begin(self._qos2, self._protocol, self._receive_maximum)
+                    qos2.begin(self._qos2, self._protocol, self._receive_maximum, started_s)
                     has_qos2 = True
                 if at[0] == PUBREL:
-                    if last - at < 4 or at[1] != 2 or limit < 4 or not qos2.release(at[2] << 8 | at[3]):
+                    if last - at < 4 or at[1] != 2 or limit < 4 or not qos2.release(
+                        at[2] << 8 | at[3], data, at - start
+                    ):
                         break
                     taken += 1
                     at += 4
@@ -269,7 +272,7 @@ cdef class PlainPublishes:
                 if self._refusal is not None:
                     publish.failed, self._refusal = producer.note_refused(self._refusal), None
             if has_qos2:
-                qos2.end(data, at - start, started_s)
+                qos2.end(data, at - start)
         return taken
 
     cdef Py_ssize_t _records_bytes(self, TopicPlan plan, int qos, list values) except -1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import count
 from typing import Any, Protocol
 
 from isotherm.mqtt_proxy.access.authentication import AccessControl, PublishPermissions, Refused
@@ -12,6 +14,7 @@ from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.ingest.translation import IngestContext
 from isotherm.mqtt_proxy.protocol.client_port import ClientPort
 from isotherm.mqtt_proxy.protocol.connack import connack_properties
+from isotherm.mqtt_proxy.server.connect_order import ConnectOrder
 from isotherm.mqtt_proxy.server.wills import WillScheduler, now_ms
 from isotherm.mqtt_proxy.sessions.migration import (
     OtherUsersSessionError,
@@ -70,14 +73,24 @@ class ConnectHandler:
         self._wills = wills
         self._max_expiry_s = max_expiry_s
         self._migration = migration
+        self._loop = asyncio.get_running_loop()
+        self._numbers = count(1)
 
     async def handle(self, client: ConnectingClient, connect: Connect) -> None:
         """Accept or refuse a client, and give it its session."""
+        order = ConnectOrder(next(self._numbers), self._loop.time(), now_ms())
         if not await self._authenticate(client, connect):
             return
         session = await self._find_session(client, connect)
         if session is None:
             return
+        expiry_s = self._expiry_s(connect)
+        ends_session = connect.clean_start or not expiry_s
+        if order.is_overtaken(session, self._loop.time(), now_ms(), ends_session=ends_session):
+            self._sessions.forget(session)
+            client.refuse(Reason.SERVER_UNAVAILABLE)
+            return
+        session.newest_connect = order.number
         self._take_over(session, client)
         await settled(session)
         if session.owner is not client:
@@ -86,7 +99,6 @@ class ConnectHandler:
         present = session.is_present(now_ms()) and not connect.clean_start
         if not present:
             await self._wills.session_ends(session)
-        expiry_s = self._expiry_s(connect)
         if session.owner is not client:
             return
         if not await self._store_claim(session, connect, expiry_s, present=present):

@@ -12,7 +12,7 @@ from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
 from isotherm.mqtt_proxy.codec.packets import Connect
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
-from isotherm.mqtt_proxy.hotpath import plain_ingest
+from isotherm.mqtt_proxy.hotpath import compiled_ingest
 from isotherm.mqtt_proxy.server.connect_handler import ConnectHandler, ConnectingClient
 from isotherm.mqtt_proxy.server.session_manager import SessionManager
 from isotherm.mqtt_proxy.server.wills import WillScheduler
@@ -69,7 +69,7 @@ class Server:
         self.limits = limits
         self.listener = listener
         self.pipeline = pipeline
-        self.plain_ingest = plain_ingest(pipeline)
+        self.plain_ingest = compiled_ingest(pipeline)
         self.access = access
         self.connection_limits = connection_limits
         self.wills = wills

@@ -18,6 +18,14 @@ _log = logs.logger(__name__)
 
 Record = Mapping[str, Any]
 
+EncodeSession = Callable[[str, StoredState, int, int], bytes]
+"""Encodes a client's state; the numbers are the ordinal of the process that writes it, and the time in epoch ms."""
+
+
+def encode_with(encode: Callable[[Record], bytes]) -> EncodeSession:
+    """Return what encodes states as MqttSession by `encode`, which encodes such records."""
+    return lambda client_id, state, owner, now_ms: encode(to_record(client_id, state, owner=owner, now_ms=now_ms))
+
 
 def to_record(client_id: str, state: StoredState, *, owner: int, now_ms: int) -> dict[str, Any]:
     """Return `state` as an MqttSession. `owner` is the writing process, unless the state names another owner."""

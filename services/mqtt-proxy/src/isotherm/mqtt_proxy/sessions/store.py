@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
@@ -47,7 +47,17 @@ class StoredState:
 
     def copy(self) -> StoredState:
         """Return an independent copy."""
-        return replace(self, committed=dict(self.committed))
+        # Not `dataclasses.replace`, which takes several times as long: each write of a session copies its state.
+        return StoredState(
+            self.epoch,
+            self.expiry_s,
+            self.expires_at_ms,
+            dict(self.committed),
+            self.owner,
+            self.username,
+            self.will,
+            self.will_due_ms,
+        )
 
 
 def will_delay_s(will: Publish) -> int:
@@ -107,6 +117,8 @@ class Session:
     """How long the session outlives its connection, as the last accepted connection asked."""
     stored: StoredState | None = None
     owner: ClientPort | None = None
+    newest_connect: int = 0
+    """The number of the last CONNECT of this process that has taken the session over."""
     username: str | None = None
     """The verified user that the session belongs to; no other user may take it over."""
     will: Publish | None = None

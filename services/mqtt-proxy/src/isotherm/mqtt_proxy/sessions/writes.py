@@ -146,7 +146,7 @@ class PublishesWrite(SessionWrite):
         return len(self.crc32_of)
 
     def parts(self) -> Sequence[SessionWrite]:
-        return self.separate()
+        return self.separate() or (self,)
 
     def apply(self, draft: StoredState | None) -> StoredState:
         draft = draft or StoredState()
@@ -165,13 +165,17 @@ class PublishesWrite(SessionWrite):
 
 @dataclass(slots=True, eq=False)
 class ReleasesWrite(SessionWrite):
-    """Several PUBRELs of a client: their packet identifiers are free."""
+    """Several PUBRELs of a client: what the ReleaseWrites that `separate` returns would store one by one."""
 
     packet_ids: Sequence[int] = ()
+    separate: Callable[[], Sequence[ReleaseWrite]] = tuple
 
     @property
     def packets(self) -> int:
         return len(self.packet_ids)
+
+    def parts(self) -> Sequence[SessionWrite]:
+        return self.separate() or (self,)
 
     def apply(self, draft: StoredState | None) -> StoredState | None:
         if draft is not None:

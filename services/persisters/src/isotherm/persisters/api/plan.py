@@ -10,6 +10,7 @@ from typing import Any
 from isotherm import kcql
 from isotherm.connector.transforms.schemas import EVENT_TIME, IDENTITY, REVISION
 from isotherm.kcql.model import Part, Statement
+from isotherm.persisters.api.statements import pk_names
 from isotherm.servicekit.avro import WriterSchema
 
 
@@ -54,6 +55,20 @@ class Plan:
     def revision_column(self) -> str | None:
         """The name of the revision in the row; None if the statement does not select it."""
         return next((name for name, place in self._shape.items() if getattr(place, "is_revision", False)), None)
+
+    @cached_property
+    def event_time_column(self) -> str | None:
+        """The name of the column that holds the event time; None if it is not selected."""
+        clause = self.statement.timestamp
+        name = self.event_time if clause is None else getattr(clause, "segments", ("",))[-1]
+        return name if name in self.columns else None
+
+    @cached_property
+    def identity_columns(self) -> tuple[str, ...]:
+        """The columns by which rows are the same: PK, else the declared identity if all of it is selected."""
+        if self.statement.primary_key:
+            return tuple(pk_names(self.statement))
+        return self.identity if all(name in self.columns for name in self.identity) else ()
 
     @cached_property
     def _shape(self) -> Mapping[str, Any]:

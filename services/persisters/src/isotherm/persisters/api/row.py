@@ -39,6 +39,10 @@ class Batch:
     rows: Sequence[Row]
     ownership: Ownership = field(default_factory=Ownership)
     """The sink checks it before every request that writes, if a batch needs several of them."""
+    begin: int | None = None
+    """The offset before which the task has settled everything; None if it is not known."""
+    end: int | None = None
+    """The offset before which everything is settled once the rows are written; None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

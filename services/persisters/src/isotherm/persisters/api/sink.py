@@ -1,4 +1,4 @@
-"""The interface between the task's loop and a sink: `open`, `write`, `close`, and for some sinks two more.
+"""The interface between the task's loop and a sink: `open`, `write`, `close`, and for some sinks up to three more.
 
 Batches, error policies, retries and commits are the loop's.
 """
@@ -54,6 +54,20 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Release connections; safe to call at any time."""
+
+
+@runtime_checkable
+class BulkSink(Sink, Protocol):
+    """A sink that writes the rows of several partitions in one request, transaction or commit has this method as well.
+
+    Many partitions with few records each then do not make as many small writes. See docs/adr/0210.
+    """
+
+    def write_bulk(self, batches: Sequence[Batch]) -> Sequence[Sequence[FailedRow]]:
+        """Write the rows of several batches, each of another partition, and return for each batch what `write` returns.
+
+        Raises as `write`; then the loop offers all of the batches again.
+        """
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 
@@ -28,6 +28,26 @@ class BufferLimits:
     """Of all batches that are prepared or being written, together. A decoded record takes several times its size."""
     writing_bytes: int = 64 * 1024 * 1024
     """Size of the records in these batches, together."""
+
+    def with_writers(self, writers: int) -> BufferLimits:
+        """Return the limits with room for two batches of each of so many writers."""
+        most = 2 * writers
+        return replace(self, writing_records=most * self.batch_records, writing_bytes=most * self.batch_bytes)
+
+    def with_large_batches(self) -> BufferLimits:
+        """Return the limits for batches that are large and rare.
+
+        Two of them may wait, whatever the limits say: a partition that is paused before would make a small one. Four
+        may be in writing: one that is written, one that is prepared, and the room that `next_batch` keeps for all
+        partitions alike.
+        """
+        return replace(
+            self,
+            waiting_records=max(self.waiting_records, 2 * self.batch_records),
+            waiting_bytes=max(self.waiting_bytes, 2 * self.batch_bytes),
+            writing_records=4 * self.batch_records,
+            writing_bytes=4 * self.batch_bytes,
+        )
 
     def share_of_each(self, buffers: int, waiting: Share) -> Share:
         """Return how much each of `buffers` buffers may hold while `waiting` is in all of them together.

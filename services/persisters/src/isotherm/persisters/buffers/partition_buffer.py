@@ -97,6 +97,11 @@ class PartitionBuffer:
         held = [batch.records[0].offset for batch in self._batches]
         return min([*held, self.waiting[0].offset] if self.waiting else held, default=None)
 
+    def settled_before(self, batch: InFlightBatch) -> int:
+        """Return the offset before which everything is settled while `batch` is in flight: at most its first record."""
+        position = self.position if self.position is not None else self.committed
+        return batch.records[0].offset if position is None else min(position, batch.records[0].offset)
+
     @property
     def next_offset(self) -> int | None:
         """The offset after the last record that was read; None if nothing was read or committed yet."""
@@ -149,16 +154,20 @@ class PartitionBuffer:
         """Whether a paused partition can be resumed: the buffer holds at most half of its share."""
         return 2 * len(self.waiting) <= share.records and 2 * self.waiting_bytes <= share.size_bytes
 
+    def can_prepare(self, now_ms: float) -> bool:
+        """Whether the next batch may be prepared now, though it may be better to wait for more records."""
+        return not self.halted and self.prepared is None and bool(self.waiting) and now_ms >= self.not_before_ms
+
+    def is_batch_full(self, limits: BufferLimits) -> bool:
+        """Whether the next batch cannot grow: the records of one wait, or a paused partition, which gets no more."""
+        return self.paused or len(self.waiting) >= limits.batch_records or self.waiting_bytes >= limits.batch_bytes
+
     def is_batch_due(self, limits: BufferLimits, now_ms: float) -> bool:
-        """Whether the next batch should be prepared now."""
-        if self.halted or self.prepared is not None or not self.waiting or now_ms < self.not_before_ms:
-            return False
-        return now_ms >= self._due_ms(limits)
+        """Whether the next batch should be prepared now, whatever the other partitions hold."""
+        return self.can_prepare(now_ms) and now_ms >= self._due_ms(limits)
 
     def _due_ms(self, limits: BufferLimits) -> float:
-        # A paused partition gets no more records, so its batch cannot grow.
-        is_full = self.paused or len(self.waiting) >= limits.batch_records or self.waiting_bytes >= limits.batch_bytes
-        return self.oldest_ms + (0.0 if is_full else limits.linger_ms)
+        return self.oldest_ms + (0.0 if self.is_batch_full(limits) else limits.linger_ms)
 
     def next_start_ms(self, limits: BufferLimits) -> float | None:
         """Return when the next batch becomes due, or its next attempt; None if nothing waits for a time."""

@@ -63,6 +63,21 @@ class PartitionBuffers:
             buffer.paused = False
         return drained
 
+    def due(self, now_ms: float) -> set[PartitionBuffer]:
+        """Return the buffers whose next batch should be prepared now.
+
+        A buffer that holds a batch is due alone. The others are due together: once they hold a batch together, or once
+        a record of one of them has waited for as long as records may, so that their parts make one write of a BulkSink.
+        """
+        ready = [buffer for buffer in self.by_partition.values() if buffer.can_prepare(now_ms)]
+        thin = [buffer for buffer in ready if not buffer.is_batch_full(self.limits)]
+        is_together_due = (
+            sum(len(buffer.waiting) for buffer in thin) >= self.limits.batch_records
+            or sum(buffer.waiting_bytes for buffer in thin) >= self.limits.batch_bytes
+            or any(buffer.is_batch_due(self.limits, now_ms) for buffer in thin)
+        )
+        return set(ready) if is_together_due else set(ready).difference(thin)
+
     def next_batch(self, buffer: PartitionBuffer) -> list[Record]:
         """Return the records of a buffer's next batch, at least one."""
         others = self.by_partition.values()

@@ -5,7 +5,7 @@ An object of `SinkKind` is registered as an entry point of the group `isotherm.s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,6 +21,8 @@ from isotherm.persisters.records.decoding import Decode
 Build = Callable[[Validated, Decode, int, Callable[[str], str]], Sink]
 """From a configuration, a decoder of Avro values, the number of writers, and a function from a topic to its id."""
 FindProblems = Callable[[Validated], list[Problem]]
+Compact = Callable[[Validated, float], Iterator[str]]
+"""From a configuration, and how many hours after its end a period is compacted, to what was done, a line each."""
 BackgroundJob = Callable[[Validated, CollectorRegistry], AbstractContextManager[None]]
 
 
@@ -34,6 +36,8 @@ class SinkCode(NamedTuple):
     """What the sink assumes or changes, and the user should know."""
     background_job: BackgroundJob = lambda _config, _registry: nullcontext()
     """What the connector's first task does beside its loop, while it runs."""
+    compact: Compact | None = None
+    """What `isotherm-persisters compact` does; None if the sink's store has nothing to compact."""
     retention_ms: Callable[[Validated], int | None] = lambda _config: None
     """Time after which the sink deletes dated records, in milliseconds; None for never."""
 
@@ -58,6 +62,8 @@ class SinkKind:
     """What `pip install` takes to bring the client, for the message if it is missing."""
     noisy_loggers: tuple[str, ...] = ()
     """Loggers of the client that log every request and reconnection; of these only errors are shown."""
+    has_large_batches: bool = False
+    """Whether a write makes files, so that a batch is large and waits long: a task then has room for two of them."""
 
     def load(self) -> SinkCode:
         """Import the sink's modules.

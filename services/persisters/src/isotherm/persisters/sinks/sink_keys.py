@@ -82,12 +82,25 @@ class SinkKeys:
             open_prefixes=("consumer.override.",),
         )
 
-    def batches(self, records: int) -> tuple[Key, ...]:
-        """Make the keys of a batch's limits; `records` is the default number of records."""
+    def batches(self, records: int, *, size_bytes: int = 4_194_304, linger_ms: int = 0) -> tuple[Key, ...]:
+        """Make the keys of a batch's limits, with their defaults."""
+        linger = "How long records may wait for a batch to fill, of one partition or of all partitions together."
         return (
             self.key("batch.size", Type.INT, str(records), "Most records in one write.", minimum=1),
-            self.key("batch.bytes", Type.INT, "4194304", "Most bytes of records in one write.", _LOW, minimum=1),
-            self.key("linger.ms", Type.INT, "0", "How long records may wait for a batch to fill.", _LOW, minimum=0),
+            self.key("batch.bytes", Type.INT, str(size_bytes), "Most bytes of records in one write.", _LOW, minimum=1),
+            self.key("linger.ms", Type.INT, str(linger_ms), linger, _LOW, minimum=0),
+        )
+
+    def s3(self) -> tuple[Key, ...]:
+        """Make the keys of a client of S3; see `s3`."""
+        return (
+            self.key("s3.region", Type.STRING, "us-east-1", "Region of the bucket."),
+            self.key("s3.endpoint", Type.STRING, "", "Address of a store that is not AWS: `http://127.0.0.1:9000`."),
+            self.key(
+                "s3.access.key", Type.STRING, "", "Access key; without one the environment's credentials are used."
+            ),
+            self.key("s3.secret.key", Type.PASSWORD, "", "Secret key."),
+            self.key("s3.session.token", Type.PASSWORD, "", "Session token of temporary credentials.", _LOW),
         )
 
     def pem_files(self) -> tuple[Key, ...]:

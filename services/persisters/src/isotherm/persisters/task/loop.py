@@ -108,7 +108,7 @@ class Loop:
         self.buffers = PartitionBuffers(settings.limits, self._new_backoff, self._lease)
         self.is_drained = True
         """False if a write had no answer when the task ended: its records are read again."""
-        self._writers = Writers(settings.writers, sink, policy, send_dead_letters, observer)
+        self._writers = Writers(settings.writers, sink, policy, send_dead_letters, observer, settings.limits)
         self._next_commit_ms = self._next_confirmation_ms = 0.0
         self._read_again_ms = 0.0
         self._pacing = ReadPacing()
@@ -243,10 +243,12 @@ class Loop:
 
     def _prepare_and_start(self) -> None:
         now_ms = _now_ms()
+        due = self.buffers.due(now_ms)
         for buffer in self.buffers.by_partition.values():
             self._start(buffer, now_ms)
-            if buffer.is_batch_due(self._settings.limits, now_ms) and self._prepare(buffer, now_ms):
+            if buffer in due and self._prepare(buffer, now_ms):
                 self._start(buffer, now_ms)
+        self._writers.start_gathered()
 
     def _prepare(self, buffer: PartitionBuffer, now_ms: float) -> bool:
         try:
@@ -269,7 +271,7 @@ class Loop:
             return
         batch = buffer.start(now_ms)
         if batch is not None:
-            self._writers.start(buffer, batch)
+            self._writers.gather(buffer, batch)
 
     def _collect(self, wait_s: float = 0.0) -> None:
         for attempt in self._writers.answers(wait_s):

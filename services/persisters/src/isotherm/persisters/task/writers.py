@@ -11,10 +11,14 @@ from typing import NamedTuple, Protocol
 from isotherm.connector.errors.policies import ErrorPolicy
 from isotherm.persisters.api.ownership import OwnershipLostError
 from isotherm.persisters.api.record import FailedRecord
-from isotherm.persisters.api.row import Batch
-from isotherm.persisters.api.sink import Sink, Unavailable
+from isotherm.persisters.api.row import Batch, FailedRow
+from isotherm.persisters.api.sink import BulkSink, Sink, Unavailable
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
+from isotherm.persisters.buffers.limits import BufferLimits
 from isotherm.persisters.buffers.partition_buffer import PartitionBuffer
+
+Part = tuple[PartitionBuffer, InFlightBatch]
+"""A partition and its batch in flight."""
 
 
 class WriteObserver(Protocol):
@@ -42,7 +46,10 @@ class Attempt(NamedTuple):
 
 
 class Writers:
-    """Threads that write batches of different partitions at the same time; one more whenever all of them are busy."""
+    """Threads that write batches of different partitions at the same time; one more whenever all of them are busy.
+
+    A `BulkSink` gets the batches of several partitions in one write, up to the limits of a batch.
+    """
 
     def __init__(
         self,
@@ -51,26 +58,47 @@ class Writers:
         policy: ErrorPolicy,
         send_dead_letters: Callable[[Sequence[FailedRecord]], None],
         observer: WriteObserver,
+        limits: BufferLimits | None = None,
     ) -> None:
         """There are at most `threads`. `send_dead_letters` returns once the dead-letter topic has all of them."""
         self._sink, self._policy, self._observer = sink, policy, observer
+        self._bulk_sink = sink if isinstance(sink, BulkSink) else None
         self._send_dead_letters = send_dead_letters
+        self._limits = limits or BufferLimits()
+        self._gathered: list[Part] = []
+        """Batches for the next write."""
         # Not a SimpleQueue: its `get` waits for ever when a signal's handler ends after the time-out (Python 3.11), and
         # the main thread waits here when SIGTERM comes.
         self._answers: queue.Queue[Attempt] = queue.Queue()
-        self._attempts: queue.SimpleQueue[tuple[PartitionBuffer, InFlightBatch] | None] = queue.SimpleQueue()
+        self._attempts: queue.SimpleQueue[Sequence[Part] | None] = queue.SimpleQueue()
         self._most_threads = threads
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._unanswered = 0
-        """Attempts that are queued or being made."""
+        """Writes that are queued or being made."""
 
-    def start(self, buffer: PartitionBuffer, batch: InFlightBatch) -> None:
-        """Queue an attempt at writing `batch`; `answers` returns its answer. Only one thread may call this."""
+    def gather(self, buffer: PartitionBuffer, batch: InFlightBatch) -> None:
+        """Take a batch for the next write, which begins at `start_gathered` at the latest, or once it is full.
+
+        Only one thread may call this and `start_gathered`.
+        """
+        records = len(batch.records) + sum(len(one.records) for _, one in self._gathered)
+        size_bytes = batch.size_bytes + sum(one.size_bytes for _, one in self._gathered)
+        if records > self._limits.batch_records or size_bytes > self._limits.batch_bytes:
+            self.start_gathered()
+        self._gathered.append((buffer, batch))
+        if self._bulk_sink is None:
+            self.start_gathered()
+
+    def start_gathered(self) -> None:
+        """Queue the write of the gathered batches; `answers` returns an answer for each of them."""
+        if not self._gathered:
+            return
         with self._lock:
             self._unanswered += 1
             are_all_busy = self._unanswered > len(self._threads)
-        self._attempts.put((buffer, batch))
+        self._attempts.put(self._gathered)
+        self._gathered = []
         if not are_all_busy or len(self._threads) == self._most_threads:
             return
         # Daemon threads, so that the end of the process does not wait for a server that does not answer.
@@ -98,51 +126,80 @@ class Writers:
             self._attempts.put(None)
 
     def _run(self) -> None:
-        while (attempt := self._attempts.get()) is not None:
-            self._attempt(*attempt)
+        while (parts := self._attempts.get()) is not None:
+            self._attempt(parts)
 
-    def _attempt(self, buffer: PartitionBuffer, batch: InFlightBatch) -> None:
-        answer = Attempt(buffer)
+    def _attempt(self, parts: Sequence[Part]) -> None:
+        answers: Sequence[Attempt] = [Attempt(buffer) for buffer, _ in parts]
         try:
-            answer = self._write(buffer, batch)
+            answers = self._write(parts)
         except OwnershipLostError as lost:
             # The attempt does not count, and this task does not repeat it: the next owner writes these rows, or they
             # wait until the lease is valid again.
-            answer = Attempt(buffer, str(lost))
+            answers = [Attempt(buffer, str(lost)) for buffer, _ in parts]
         except BaseException as fatal:
-            answer = Attempt(buffer, fatal=fatal)
+            answers = [Attempt(buffer, fatal=fatal) for buffer, _ in parts]
         finally:
-            # Before the answer, because it may be followed by the next attempt, for which this thread is free.
+            # Before the answers, because they may be followed by the next attempt, for which this thread is free.
             with self._lock:
                 self._unanswered -= 1
-            self._answers.put(answer)
+            for answer in answers:
+                self._answers.put(answer)
 
-    def _write(self, buffer: PartitionBuffer, batch: InFlightBatch) -> Attempt:
-        topic, partition = buffer.partition
-        # The partition may have gone to another task while the batch waited for a thread.
-        buffer.ownership.check()
-        answer = Attempt(buffer)
-        started = time.perf_counter()
-        rows = len(batch.rows)
+    def _write(self, parts: Sequence[Part]) -> list[Attempt]:
+        answers: list[Attempt] = []
+        held: list[Part] = []
+        for buffer, batch in parts:
+            # The partition may have gone to another task while its batch waited for a thread.
+            if buffer.ownership.is_held:
+                held.append((buffer, batch))
+            else:
+                answers.append(Attempt(buffer, "this task does not own the partition any more"))
+        to_write = [(buffer, batch) for buffer, batch in held if batch.rows]
+        reasons: dict[PartitionBuffer, Attempt] = {}
+        if to_write:
+            started, rows = time.perf_counter(), sum(len(batch.rows) for _, batch in to_write)
+            reasons = self._write_rows(to_write)
+            self._observer.wrote(rows, time.perf_counter() - started)
+        return [*answers, *(self._settled(buffer, batch, reasons.get(buffer)) for buffer, batch in held)]
+
+    def _write_rows(self, parts: Sequence[Part]) -> dict[PartitionBuffer, Attempt]:
+        """Write the rows of the parts; return the answers of those that may have rows left."""
+        answers: dict[PartitionBuffer, Attempt] = {}
         try:
-            failed = self._sink.write(Batch(topic, partition, batch.rows, buffer.ownership)) if batch.rows else ()
+            results = self._ask_sink([_rows_of(buffer, batch) for buffer, batch in parts])
         except Unavailable as away:
-            batch.apply_unavailable(away, self._policy)
-            answer = Attempt(buffer, str(away), away.retry_after_ms)
-        else:
+            for buffer, batch in parts:
+                batch.apply_unavailable(away, self._policy)
+                answers[buffer] = Attempt(buffer, str(away), away.retry_after_ms)
+            return answers
+        for (buffer, batch), failed in zip(parts, results, strict=True):
             batch.apply_result(failed, self._policy)
             if batch.rows:
                 example = next(one for one in failed if one.transient)
-                answer = Attempt(buffer, f"{len(batch.rows)} rows failed for now: {example.error}")
-        if rows:
-            self._observer.wrote(rows, time.perf_counter() - started)
+                answers[buffer] = Attempt(buffer, f"{len(batch.rows)} rows failed for now: {example.error}")
+        return answers
+
+    def _ask_sink(self, batches: Sequence[Batch]) -> Sequence[Sequence[FailedRow]]:
+        if self._bulk_sink is not None and len(batches) > 1:
+            return self._bulk_sink.write_bulk(batches)
+        return [self._sink.write(batch) for batch in batches]
+
+    def _settled(self, buffer: PartitionBuffer, batch: InFlightBatch, answer: Attempt | None) -> Attempt:
+        """Settle a batch whose rows were written, and return its answer."""
         if batch.rows:
             # Dead letters wait until no row is left: if a row stopped the task at last, every restart would send them
             # again.
             self._observer.retried(len(batch.rows))
-            return answer
-        self._settle_failed(buffer, batch)
-        return answer
+        else:
+            try:
+                self._settle_failed(buffer, batch)
+            except OwnershipLostError as lost:
+                return Attempt(buffer, str(lost))
+            except Exception as fatal:
+                # The other partitions of the write are settled all the same.
+                return Attempt(buffer, fatal=fatal)
+        return answer or Attempt(buffer)
 
     def _settle_failed(self, buffer: PartitionBuffer, batch: InFlightBatch) -> None:
         if batch.dead_letters:
@@ -152,3 +209,8 @@ class Writers:
         batch.dead_letters, batch.skipped = [], []
         if failed:
             self._observer.failed(failed)
+
+
+def _rows_of(buffer: PartitionBuffer, batch: InFlightBatch) -> Batch:
+    topic, partition = buffer.partition
+    return Batch(topic, partition, batch.rows, buffer.ownership, buffer.settled_before(batch), batch.end)

@@ -24,6 +24,7 @@ from isotherm.persisters.sinks.elasticsearch.connector_keys import PREFIX
 from isotherm.persisters.sinks.elasticsearch.index_names import BadIndexNameError
 from isotherm.persisters.sinks.elasticsearch.index_targets import IndexTargets
 from isotherm.persisters.sinks.elasticsearch.ordered_writer import OrderedWriter
+from isotherm.persisters.sinks.merged_batches import write_merged
 from isotherm.persisters.sinks.repeated_ids import (
     Effect,
     EffectKind,
@@ -94,6 +95,10 @@ class ElasticsearchSink:
         if ordered:
             failed += self._ordered.write(fold(ordered), batch.rows, batch.ownership)
         return failed
+
+    def write_bulk(self, batches: Sequence[Batch]) -> Sequence[Sequence[FailedRow]]:
+        """Write the rows of several batches in one bulk request."""
+        return write_merged(self.write, batches)
 
     def close(self) -> None:
         """Close the connections."""

@@ -12,6 +12,7 @@ from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
 from isotherm.persisters.api.statements import pk_names
 from isotherm.persisters.sinks import tls
+from isotherm.persisters.sinks.merged_batches import write_merged
 from isotherm.persisters.sinks.postgresql import sql
 from isotherm.persisters.sinks.postgresql.batches import BoundRow, runs
 from isotherm.persisters.sinks.postgresql.connections import Connection, Connections
@@ -59,6 +60,10 @@ class PostgresqlSink:
         if bound:
             self._write(batch, bound, failed)
         return failed
+
+    def write_bulk(self, batches: Sequence[Batch]) -> Sequence[Sequence[FailedRow]]:
+        """Write the rows of several batches in one transaction."""
+        return write_merged(self.write, batches)
 
     def close(self) -> None:
         """Close the connections."""

@@ -15,7 +15,7 @@ from isotherm.connector.config.validation import Validated
 from isotherm.persisters.api.plan import Plan
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError
-from isotherm.persisters.api.statements import has_target_per_record, pk_names
+from isotherm.persisters.api.statements import has_target_per_record
 from isotherm.persisters.sinks.postgresql import sql
 from isotherm.persisters.sinks.postgresql.connections import Connections
 from isotherm.persisters.sinks.postgresql.connector_keys import DAY, PREFIX
@@ -145,7 +145,7 @@ class Tables:
             raise RowError("document", f"AUTOCREATE of {schema}.{name} needs a value with an Avro schema")
         day_column = None
         if self._is_by_day:
-            day_column = event_time_column(plan)
+            day_column = plan.event_time_column
             if day_column is None:
                 raise SinkConfigError(f"{PREFIX}.partition.by: DAY needs the field of the event time among the columns")
         return sql.create_table(schema, name, plan.columns, key_columns(plan), day_column)
@@ -169,20 +169,8 @@ class Tables:
 
 
 def key_columns(plan: Plan) -> list[str]:
-    """Return the primary key of a table to be created: PK under the names of the columns, else the identity, if all of
-    it is selected, else the row's id.
-    """
-    if plan.statement.primary_key:
-        return pk_names(plan.statement)
-    has_identity = plan.identity and all(field in plan.columns for field in plan.identity)
-    return list(plan.identity) if has_identity else [sql.ROW_ID]
-
-
-def event_time_column(plan: Plan) -> str | None:
-    """Return the column that holds the event time; None if it is not selected."""
-    clause = plan.statement.timestamp
-    name = plan.event_time if clause is None else getattr(clause, "segments", ("",))[-1]
-    return name if name in plan.columns else None
+    """Return the primary key of a table to be created: the columns of the identity, else the row's id."""
+    return list(plan.identity_columns) or [sql.ROW_ID]
 
 
 def _make(connection: psycopg.Connection[Any], statement: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
@@ -11,26 +12,38 @@ from isotherm.mqtt_proxy.codec.packets import PacketType, Publish
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.qos1 import Qos1Receiver
 from isotherm.mqtt_proxy.delivery.qos2 import Qos2Receiver
-from isotherm.mqtt_proxy.hotpath.compiled import CompiledSkim, FieldNames, PlainPublishes, ReadingEncoder
+from isotherm.mqtt_proxy.hotpath.compiled import (
+    CompiledSkim,
+    FieldNames,
+    PlainPublishes,
+    ReadingEncoder,
+    SessionEncoder,
+)
 from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes
-from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
+from isotherm.mqtt_proxy.ingest.translation import DevicePolicy, IngestContext, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.protocol.ack_queue import AckQueue, PendingAcks
 from isotherm.mqtt_proxy.protocol.state_machine import Release, ServerProtocol
+from isotherm.mqtt_proxy.session_source import SESSION
+from isotherm.mqtt_proxy.sessions.records import EncodeSession, encode_with, from_record
 from isotherm.mqtt_proxy.sessions.skimming import SessionSkim
-from isotherm.mqtt_proxy.sessions.store import Session
+from isotherm.mqtt_proxy.sessions.store import Session, StoredState
 from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
 from isotherm.proofs.fuzzing.target import Target, expect
 from isotherm.proofs.fuzzing.targets.mqtt import RULES
-from isotherm.proofs.fuzzing.targets.mqtt_streams import payload, stream
-from isotherm.servicekit.avro import encoder
+from isotherm.proofs.fuzzing.targets.mqtt_compiled.streams import payload, stream
+from isotherm.servicekit.avro import WireFormatError, WriterSchema, encoder, parse, read_value
 
 _NOW_MS = 1_790_000_000_000
 _CONTEXT = IngestContext("client", _NOW_MS)
-_TOPIC = "devices/a/temperature"
+_WAYS: tuple[tuple[str, DevicePolicy], ...] = (
+    ("devices/a/temperature", "payload"),
+    ("plain/temperature", "payload"),
+    ("devices/a/temperature", "topic"),
+)
 _ROUTES = kcql_routes(
     """
 INSERT INTO readings SELECT t AS value, id AS device_id, u AS unit, ts AS event_time, seq AS sequence
@@ -41,6 +54,7 @@ INSERT INTO readings SELECT * FROM `plain/#`
     metrics=frozenset(),
 )
 _SCHEMA_ID = 7
+_SESSION_WRITER = WriterSchema(_SCHEMA_ID, SESSION, parse(SESSION))
 _SESSION_HEADER = b"\0" + _SCHEMA_ID.to_bytes(4, "big")
 _ENCODE = encoder(isotherm.schemas.schema("SensorReading", 1), 1)
 _CONNECTS = (
@@ -50,8 +64,22 @@ _CONNECTS = (
 
 
 def readings_target() -> Callable[[bytes], None]:
-    """Return the check that the compiled encoder writes what the translator writes, or declines."""
-    route = _translator().plain_route(_TOPIC, _CONTEXT)
+    """Return the check that the compiled encoder writes what the translator writes, or declines.
+
+    Each input comes to a route that names the fields, to one that takes all, and from a client bound to its device.
+    """
+    checks = [_readings_check(topic, policy) for topic, policy in _WAYS]
+
+    def run(data: bytes) -> None:
+        for check in checks:
+            check(data)
+
+    return run
+
+
+def _readings_check(topic: str, policy: DevicePolicy) -> Callable[[bytes], None]:
+    translator = _translator(policy)
+    route = translator.plain_route(topic, _CONTEXT)
     assert route is not None
     compiled = ReadingEncoder(
         route.header,
@@ -63,17 +91,16 @@ def readings_target() -> Callable[[bytes], None]:
         unit=route.unit,
         most_readings=route.most_readings,
     )
-    translator = _translator()
 
-    def run(data: bytes) -> None:
+    def check(data: bytes) -> None:
         found = compiled.encode_payload(data, _NOW_MS, translator.take_sequences(_NOW_MS, 0))
         if found is None:
             return
-        translated = translator.translate(Publish(_TOPIC, data, 1), _CONTEXT)
+        translated = translator.translate(Publish(topic, data, 1), _CONTEXT)
         expect(not translated.dead_letters, "what is a dead letter was encoded")
         expect([(record.key, record.value) for record in translated.records] == found, "other records")
 
-    return run
+    return check
 
 
 def publishes_target() -> Callable[[bytes], None]:
@@ -95,19 +122,35 @@ def publishes_target() -> Callable[[bytes], None]:
 
 
 def sessions_target() -> Callable[[bytes], None]:
-    """Return the check that compiled code skims of a stored session what the other way does.
+    """Return the check that compiled code skims of a stored session what the other way does, and writes it so.
 
     An input is the length of the client id, the client id, and what follows the header of the wire format.
     """
     found, expected = CompiledSkim(_SCHEMA_ID), SessionSkim(_SCHEMA_ID)
+    otherwise = encode_with(encoder(SESSION, _SCHEMA_ID))
+    encoders = SessionEncoder(_SCHEMA_ID, otherwise), otherwise
 
     def run(data: bytes) -> None:
         size = data[0] if data else 0
         client_id, value = data[1 : 1 + size].decode("utf-8", "replace"), data[1 + size :]
         for header in (_SESSION_HEADER, b""):
             expect(found(client_id, header + value) == expected(client_id, header + value), "skimmed otherwise")
+        try:
+            state = from_record(read_value(_SESSION_HEADER + value, _SESSION_WRITER))
+        except WireFormatError:
+            return
+        written, right = (_encoded(encode, client_id, state) for encode in encoders)
+        expect(written == right, "written otherwise")
 
     return run
+
+
+def _encoded(encode: EncodeSession, client_id: str, state: StoredState) -> bytes | None:
+    """Return the encoded state; None for one that cannot be written."""
+    try:
+        return encode(client_id, state, 1, _NOW_MS)
+    except WireFormatError:
+        return None
 
 
 class _Server:
@@ -214,8 +257,9 @@ class _OpenToAll:
     acl = None
 
 
-def _translator() -> Translator:
-    return Translator(Router(_ROUTES, first_match_only=False), {"readings": _ENCODE}, RULES)
+def _translator(policy: DevicePolicy = "payload") -> Translator:
+    rules = replace(RULES, device_id=policy)
+    return Translator(Router(_ROUTES, first_match_only=False), {"readings": _ENCODE}, rules)
 
 
 _MEMBERS = (

@@ -1,9 +1,9 @@
-"""A connection with the compiled way and one without, through the same reads, delivery reports and transactions."""
+"""A connection without a socket, and what Kafka gets of it: what is compared with the compiled way and without."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from random import Random
+from dataclasses import replace
 from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException
@@ -17,20 +17,26 @@ from isotherm.mqtt_proxy.delivery.transaction_batcher import TransactionBatch, T
 from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes
-from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
+from isotherm.mqtt_proxy.ingest.translation import DevicePolicy, IngestContext, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.protocol.held_events import HeldEvents
 from isotherm.mqtt_proxy.protocol.state_machine import Event, Failure, Release, ServerProtocol
 from isotherm.mqtt_proxy.server.publish_handler import PublishHandler
 from isotherm.mqtt_proxy.sessions.store import Session
 from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
-from isotherm.proofs.fuzzing.target import Target, expect
+from isotherm.proofs.fuzzing.target import expect
 from isotherm.proofs.fuzzing.targets.mqtt import RULES
-from isotherm.proofs.fuzzing.targets.mqtt_streams import stream
 from isotherm.servicekit.avro import encoder
 from isotherm.servicekit.producer.delivery import LoopProducer
 
-_NOW_MS = 1_790_000_000_000
+NOW_MS = 1_790_000_000_000
+CONNECTS = (
+    b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c",
+    b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01c",
+)
+"""A CONNECT of MQTT 3.1.1, and one of MQTT 5."""
+FEED_ALL = -1
+"""The step that lets a server receive everything that is left."""
 _ROUTES = kcql_routes(
     """
 INSERT INTO readings SELECT t AS value, id AS device_id, u AS unit, ts AS event_time, seq AS sequence
@@ -44,10 +50,6 @@ INSERT INTO raw.texts SELECT * FROM homes/special/temperature WITHFORMAT RAW
     metrics=frozenset({"temperature"}),
 )
 _ENCODE = encoder(isotherm.schemas.schema("SensorReading", 1), 1)
-_CONNECTS = (
-    b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c",
-    b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01c",
-)
 _ACLS: tuple[Acl | None, ...] = (
     None,
     parse_acl(["topic write devices/+/temperature", "topic write plain/#"]),
@@ -55,57 +57,28 @@ _ACLS: tuple[Acl | None, ...] = (
 )
 _ERRORS = (KafkaError._MSG_TIMED_OUT, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._QUEUE_FULL)
 _REFUSALS: tuple[Exception | None, ...] = (None, BufferError(), KafkaException(KafkaError(KafkaError._STATE)))
-_MAX_STEPS = 24
 _LAST_ENDS = 64
 """So many transactions end behind the last step, at most."""
+_RATE = 3
+"""So many publishes may come between two refills, with a rate."""
+_NO_RATE = 1_000_000
+"""More publishes than an input holds."""
+_POLICIES: tuple[DevicePolicy, ...] = ("payload", "topic", "user", "user")
 
 
-def steps_target() -> Callable[[bytes], None]:
-    """Return the check that Kafka, client and metrics see the same with the compiled way and without.
-
-    An input is a byte of terms, the number of steps, a byte for each step, and what the client sends.
-    """
-
-    def run(data: bytes) -> None:
-        terms, script, stream = _parts(data)
-        found, expected = (_Server(terms, is_compiled=is_compiled) for is_compiled in (True, False))
-        for server in (found, expected):
-            server.receive(_CONNECTS[terms & 1])
-        at = 0
-        for step in [*script, _FEED_ALL]:
-            size = _size(step, len(stream))
-            for server in (found, expected):
-                server.take(step, stream[at : at + size])
-            at += size
-            _compare(found, expected)
-        for server in (found, expected):
-            server.finish()
-        _compare(found, expected)
-        expect(found.counted() == expected.counted(), "other metrics")
-        expect(found.is_at_rest or bool(found.closed), "something is still in flight")
-
-    return run
-
-
-_FEED_ALL = -1
-
-
-def _parts(data: bytes) -> tuple[int, Sequence[int], bytes]:
-    terms, steps = data[0] if data else 0, data[1] % _MAX_STEPS if len(data) > 1 else 0
-    return terms, data[2 : 2 + steps], data[2 + steps :]
-
-
-def _size(step: int, most: int) -> int:
-    """Return how many bytes the client sends in a step."""
-    if step == _FEED_ALL:
-        return most
-    action, how = step & 7, step >> 3
-    return (how + 1) * 16 if action < 2 else how + 1 if action == 2 else 0
-
-
-def _compare(found: _Server, expected: _Server) -> None:
+def compare(found: PlainServer, expected: PlainServer) -> None:
+    """Raise FindingError where Kafka, the client or the server's counts see something else."""
     for what in ("records", "tried", "answers", "closed", "session", "state"):
         expect(getattr(found, what) == getattr(expected, what), f"other {what}")
+
+
+def compare_at_end(found: PlainServer, expected: PlainServer) -> None:
+    """Let Kafka take and store everything, and compare all that is left of it."""
+    for server in (found, expected):
+        server.finish()
+    compare(found, expected)
+    expect(found.counted() == expected.counted(), "other metrics")
+    expect(found.is_at_rest or bool(found.closed), "something is still in flight")
 
 
 class _Producer(LoopProducer):
@@ -115,14 +88,48 @@ class _Producer(LoopProducer):
         """Do nothing."""
 
 
-class _Server:
+class _Rate:
+    """A rate of publishes (`server.publish_rates.PublishRates`) that only the script refills."""
+
+    def __init__(self, resume: Callable[[], None]) -> None:
+        self._resume = resume
+        self._left = _RATE
+        self.is_exceeded = False
+
+    def must_wait(self) -> bool:
+        """Return whether the next publish must wait."""
+        self.is_exceeded |= self._left <= 0
+        return self.is_exceeded
+
+    def count(self, _payload_bytes: int) -> None:
+        """Count a publish."""
+        self._left -= 1
+
+    def refill(self, publishes: int = _RATE) -> None:
+        """Let so many publishes come again."""
+        self._left = publishes
+        if self.is_exceeded:
+            self.is_exceeded = False
+            self._resume()
+
+
+class PlainServer:
     """One connection of a client, with what Kafka gets of it.
 
     `terms` has a bit for each of MQTT 5, a durable session, an ACL, small bounds of unfinished publishes, of records
-    and bytes in flight, and of the producer.
+    and bytes in flight, of the producer, connections that end when they are denied, and refused invalid publishes.
+    `more` has one for a rate, two for where devices may come from, and one for a verified user.
     """
 
-    def __init__(self, terms: int, *, is_compiled: bool) -> None:
+    def __init__(
+        self,
+        terms: int,
+        more: int = 0,
+        *,
+        is_compiled: bool,
+        receive_maximum: int = 1_000,
+        max_records: int = 1_000,
+    ) -> None:
         self.records: list[tuple[Any, ...]] = []
         self.tried: list[tuple[Any, ...]] = []
         self.answers = b""
@@ -130,21 +137,25 @@ class _Server:
         self._waiting: list[Callable[[KafkaError | None, Any], None]] = []
         self._refusal: Exception | None = None
         self._room = 0
-        self._is_pumping = self._is_resumed = False
+        self._is_resumed = False
         self._held = HeldEvents()
-        self._batcher = TransactionBatcher(1_000)
+        self._batcher = TransactionBatcher(max_records)
         self._batch: TransactionBatch | None = None
         self._session = Session("client", durable=bool(terms & 2))
         self.acl = _ACLS[1] if terms & 4 else None
         self.closes_on_denial = bool(terms & 64)
-        self._receive_maximum = 3 if terms & 8 else 1_000
+        self._receive_maximum = 3 if terms & 8 else receive_maximum
+        self._rate = _Rate(self.resume) if more & 1 else None
+        username = "attic" if more & 8 else None
         self._protocol = ServerProtocol(max_packet_bytes=8_192, topic_alias_maximum=4)
         self._metrics = Metrics()
         producer = _Producer(cast(Any, self), max_outstanding=4 if terms & 32 else 50_000)
         self._producer = producer
         pipeline = IngestPipeline(
             translator=Translator(
-                Router(_ROUTES, first_match_only=False), dict.fromkeys(("readings", "plain"), _ENCODE), RULES
+                Router(_ROUTES, first_match_only=False),
+                dict.fromkeys(("readings", "plain"), _ENCODE),
+                replace(RULES, device_id=_POLICIES[more >> 1 & 3]),
             ),
             producer=producer,
             transactions=cast(Any, self),
@@ -158,14 +169,14 @@ class _Server:
             pipeline,
             self._protocol,
             cast(Any, self),
-            context=IngestContext("client", _NOW_MS),
+            context=IngestContext("client", NOW_MS, username),
             access=cast(Any, self),
-            rates=None,
+            rates=cast(Any, self._rate),
             receive_maximum=self._receive_maximum,
             on_sent=self.resume,
             plain_ingest=PlainIngest(pipeline) if is_compiled else None,
         )
-        self._handler.permissions = PublishPermissions("client", None)
+        self._handler.permissions = PublishPermissions("client", username)
         self._handler.attach(self._session)
 
     # -- what the test does
@@ -173,18 +184,19 @@ class _Server:
     def take(self, step: int, chunk: bytes) -> None:
         """Do what a byte of the script says."""
         action, how = step & 7, step >> 3
-        if step == _FEED_ALL or action < 3:
+        if step == FEED_ALL or action < 3:
             self.receive(chunk)
         elif action == 3:
             self._report([None] * (how + 1))
         elif action == 4:
             self._report([None] * (how >> 2 & 3) + [_ERRORS[how % len(_ERRORS)], None])
         elif action == 5:
-            self._end(how % 4)
+            self.end(how % 4)
         elif action == 6:
             self._refusal, self._room = _REFUSALS[how % 3], how // 3
         else:
             self.acl = _ACLS[how % 3]
+            self._refill()
 
     def receive(self, chunk: bytes) -> None:
         """Handle bytes of the client."""
@@ -195,11 +207,21 @@ class _Server:
     def finish(self) -> None:
         """Let Kafka take and store everything."""
         self._refusal = None
+        self._refill(_NO_RATE)
         for _ in range(_LAST_ENDS):
-            self._report([None] * len(self._waiting))
-            self._end(0)
+            self.report_all()
+            self.end(0)
             if self.is_at_rest:
                 break
+
+    def report_all(self) -> None:
+        """Let Kafka report that it has everything that was produced."""
+        self._report([None] * len(self._waiting))
+
+    def _refill(self, publishes: int = _RATE) -> None:
+        if self._rate is not None:
+            self._rate.refill(publishes)
+            self._pump_if_resumed()
 
     def _report(self, codes: Sequence[int | None]) -> None:
         for code in codes:
@@ -208,7 +230,7 @@ class _Server:
         self._producer.on_polled()
         self._pump_if_resumed()
 
-    def _end(self, how: int) -> None:
+    def end(self, how: int) -> None:
         """End the open transaction and begin the next: 0 and 1 commit it, 2 aborts it, 3 refuses one of its records."""
         batch, self._batch = self._batch, None
         if batch is not None:
@@ -236,9 +258,9 @@ class _Server:
 
     @property
     def session(self) -> tuple[Any, ...]:
-        """The QoS 2 state of the client."""
+        """The QoS 2 state of the client, and whether a write is undecided; how many are depends on what one holds."""
         session = self._session
-        return dict(session.in_flight), set(session.releasing), [*session.committed.items()], session.undecided
+        return dict(session.in_flight), set(session.releasing), [*session.committed.items()], session.undecided > 0
 
     @property
     def state(self) -> tuple[Any, ...]:
@@ -275,9 +297,8 @@ class _Server:
         self._waiting.append(on_delivery)
 
     def submit(self, write: SessionWrite) -> None:
-        """Store a session write with the next transaction."""
+        """Store a session write with the next transaction, which begins when the present read is handled."""
         self._batcher.add(write)
-        self._begin()
 
     def count_denied(self, **_what: object) -> None:
         """Count nothing."""
@@ -325,8 +346,11 @@ class _Server:
             else:
                 self._handle(event)
         self.flush()
+        self._begin()
 
     def _must_wait(self) -> bool:
+        if self._rate is not None and self._rate.must_wait():
+            return True
         if self._gate.is_congested:
             self._gate.park(cast(Any, self))
             return True
@@ -349,20 +373,3 @@ class _Server:
             self.close(0, "DISCONNECT")
         else:
             self._protocol.accept(session_present=False)
-
-
-def _input(random: Random) -> bytes:
-    terms = random.randrange(256) & random.randrange(256)
-    steps = bytes(random.randrange(256) for _ in range(random.randrange(_MAX_STEPS)))
-    return bytes((terms, len(steps))) + steps + stream(random, terms & 1)
-
-
-TARGETS = (
-    Target(
-        name="mqtt-plain-steps",
-        make=steps_target,
-        dictionary=(_input(Random(1)), b"\x62\x02\x00\x01\x62\x02\x00\x02", b'[{"t": 1}, {"t":2}]'),
-        generate=_input,
-        is_native=True,
-    ),
-)

@@ -1,0 +1,128 @@
+"""Reads the topics that a correction needs, each within bounds: late readings, published rows, and the input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+from isotherm.aggregator.checkpoint.writer_schema_cache import writer_schema
+from isotherm.aggregator.frames import readings
+from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.kafka.broker import Broker
+from isotherm.aggregator.offsets import Partition, by_topic
+from isotherm.aggregator.recompute import corrections
+from isotherm.aggregator.recompute.corrections import Span
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.spark.devices_table import registered_ids
+from isotherm.aggregator.spark.kafka_options import SOURCE_OPTIONS, java_options
+from isotherm.aggregator.watermark.start_position import PartitionStart, complete_after_ms
+from isotherm.servicekit.avro import SchemaRegistry
+
+
+class TopicReader:
+    """Topics as data frames of one Spark session."""
+
+    def __init__(
+        self, settings: AggregatorSettings, spark: SparkSession, broker: Broker, registry: SchemaRegistry
+    ) -> None:
+        self._settings = settings
+        self._spark = spark
+        self._broker = broker
+        self._registry = registry
+        self._kafka = java_options(settings.kafka)
+        self._where = settings.where_condition
+
+    def late_readings(self, span: Span, input_topics: Sequence[str] = ()) -> DataFrame:
+        """Return the late readings that were measured within the span, each once.
+
+        They come from the late topic, and from `input_topics` as well. Runs a Spark job. Raises BrokerError and
+        RegistryUnavailableError.
+        """
+        records = self.records([self._settings.late_topic], self._begin_ms(span))
+        if input_topics:
+            records = records.union(self.records(input_topics, self._begin_ms(span)))
+        return _measured_within(self._late(records), span)
+
+    def new_late_windows(self, begin: Mapping[Partition, int], end: Mapping[Partition, int]) -> dict[int, int]:
+        """Return how many late readings lie between offsets of the late topic, by the start of their window (epoch ms).
+
+        A reading in several windows counts in each. Runs Spark jobs. Raises RegistryUnavailableError.
+        """
+        settings = self._settings
+        late = self._late(self._read([settings.late_topic], startingOffsets=_json(begin), endingOffsets=_json(end)))
+        starts = corrections.window_starts(late, settings.window_ms, settings.slide_ms)
+        return {row["start_ms"]: row["readings"] for row in starts.collect()}
+
+    def on_time(self, span: Span, input_topics: Sequence[str]) -> DataFrame:
+        """Return the readings on time in the input that were measured within the span.
+
+        Runs a Spark job. Raises BrokerError and RegistryUnavailableError.
+        """
+        records = self.records(input_topics, self._begin_ms(span))
+        ids = registered_ids(records, self._registry)
+        decoded = readings.decode(records, ids, self._where)
+        return _measured_within(readings.on_time(decoded, self._reason(ids)), span)
+
+    def written_ids(self, topic: str) -> SchemaIds:
+        """Return the schema ids under the subject of an output topic; other ids are not the aggregator's.
+
+        Raises RegistryUnavailableError.
+        """
+        subject_ids = self._registry.schema_ids(f"{topic}-value")
+        texts = {schema_id: writer_schema(self._registry, schema_id) for schema_id in subject_ids}
+        return SchemaIds({schema_id: text for schema_id, text in texts.items() if text is not None}, closed=True)
+
+    def records(self, topics: Sequence[str], from_ms: int) -> DataFrame:
+        """Return the records of topics from a time of their timestamps on (epoch ms) to the present end."""
+        return self._read(
+            topics,
+            startingTimestamp=str(max(0, from_ms)),
+            startingOffsetsByTimestampStrategy="latest",
+            endingOffsets=_json(self._broker.end_offsets(topics, committed=True)),
+        )
+
+    def _late(self, records: DataFrame) -> DataFrame:
+        ids = registered_ids(records, self._registry)
+        return corrections.late_readings(readings.decode(records, ids, self._where), self._reason(ids))
+
+    def _reason(self, ids: SchemaIds) -> Column:
+        return readings.reject_reason(ids, self._settings.timeliness, self._where)
+
+    def _begin_ms(self, span: Span) -> int:
+        # A reading is appended at most the skew, plus the difference between clocks, before its event time.
+        return span.from_ms - self._settings.max_skew_ms - self._settings.max_publish_delay_ms
+
+    def _read(self, topics: Sequence[str], **options: str) -> DataFrame:
+        return (
+            self._spark.read.format("kafka")
+            .options(**self._kafka, **SOURCE_OPTIONS, **options)
+            .option("subscribe", ",".join(topics))
+            .option("includeHeaders", True)
+            .load()
+            .select("key", "value", "timestamp", "headers")
+        )
+
+
+def removed_until_ms(settings: AggregatorSettings, broker: Broker, now_ms: int) -> int | None:
+    """Return the time (epoch ms) up to which retention may have removed rows or late readings; None when it has not.
+
+    Windows that begin later can be corrected: the output topic still has their rows, and the late topic all of their
+    late readings. Raises BrokerError.
+    """
+    bounds = broker.log_bounds([settings.late_topic, settings.output_topic])
+    cut = {partition: first for partition, (first, _) in bounds.items() if first > 0}
+    times = broker.timestamps_at({part: first for part, first in cut.items() if first < bounds[part][1]})
+    starts = {partition: PartitionStart(first, times.get(partition)) for partition, first in cut.items()}
+    return complete_after_ms(starts, {}, now_ms, settings.timeliness)
+
+
+def _measured_within(given: DataFrame, span: Span) -> DataFrame:
+    event_ms = F.unix_millis("event_time")
+    return given.where((event_ms >= span.from_ms) & (event_ms < span.to_ms))
+
+
+def _json(offsets: Mapping[Partition, int]) -> str:
+    return json.dumps(by_topic(offsets))

@@ -1,0 +1,108 @@
+"""Corrections that the service makes by itself, against a real Kafka: through `kill -9`, copies and a second burst."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aggregator_given import Given, has_no_lag
+from aggregator_world import ATTRIBUTES, READING, RULES, Process, Record, Topics, headers, wait_for, write_devices
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.offsets import list_offsets
+from isotherm.simulators import checker
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+HEADER = "aggregator.late_readings"
+WHOLE = checker.Rules(RULES.window_ms, allowed_lateness_ms=10**15, max_skew_ms=RULES.max_skew_ms)
+SETTINGS = {"corrections.interval_ms": 1_000, "max_offsets_per_trigger": 50_000}
+Rows = Mapping[Any, Mapping[str, Any]]
+
+
+def newest(given: Given) -> Rows:
+    """The row of the highest revision of each window."""
+    found, problems = checker.latest(given.published())
+    assert problems == []
+    return found
+
+
+def is_right(given: Given, expected: Rows) -> bool:
+    return checker.mismatches(expected, newest(given)) == []
+
+
+def groups(given: Given) -> Rows:
+    rows = [dict(given.decode(message.value() or b"").record) for message in given.topics.read(given.topics.grouped)]
+    found, problems = checker.latest((checker.group_key(row), row) for row in rows)
+    assert problems == []
+    return found
+
+
+def kill_in_a_correction(topics: Topics, process: Process) -> int:
+    """Kill driver and JVM as soon as the output topic grows; return how many corrected rows it holds then."""
+    admin = clients.admin(topics.kafka, "corrections-test")
+    partitions = [(topics.output, number) for number in range(topics.partitions)]
+
+    def ends() -> int:
+        found = list_offsets(admin, partitions, OffsetSpec.latest(), committed=False, timeout_s=10.0)  # type: ignore[no-untyped-call]  # it has no annotations
+        return sum(one.offset for one in found.values())
+
+    before, deadline = ends(), time.monotonic() + 120
+    # Without a pause: a correction of this size is written within a second.
+    while ends() == before:
+        assert time.monotonic() < deadline, process.log_text()[-3_000:]
+    for pid in process.jvm_pids()[-1:]:
+        os.kill(pid, signal.SIGKILL)
+    process.kill()
+    return sum(HEADER in headers(message) for message in topics.read(topics.output))
+
+
+def over_all(records: list[Record]) -> Rows:
+    """What a batch over all these readings gives, late ones included."""
+    return checker.expected_windows((one.reading for one in records if one.reading is not None), WHOLE)
+
+
+def test_windows_equal_a_batch_over_all_readings_by_themselves(
+    kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]
+) -> None:
+    topics = Topics(kafka.bootstrap_servers, registry.url, f"corrections-{os.getpid()}")
+    topics.declare([READING])
+    given = Given(topics, readings=20_000, span_ms=600_000, late_share=0.3)
+    devices = write_devices(topics, SchemaRegistry(topics.registry))
+    second = [record for record in given.records[16_000:] if record.category == "late"]
+    held_back = {record.identity for record in second}
+    first = [record for record in given.records if record.identity not in held_back]
+    folder, without, all_but_second = tmp_path / "checkpoint", given.windows(), over_all(first)
+
+    given.put(first)
+    with Process(topics, folder, free_port(), max_offsets_per_trigger=50_000) as process:
+        wait_for(lambda: is_right(given, without), "every window", process)
+        wait_for(lambda: has_no_lag(process, topics), "every late reading", process)
+        assert process.terminate() == 0
+    with Process(topics, folder, free_port(), **SETTINGS) as process:
+        corrected = kill_in_a_correction(topics, process)
+    assert 0 < corrected < sum(all_but_second[key] != without.get(key) for key in all_but_second)
+
+    with Process(topics, folder, free_port(), **SETTINGS) as process:
+        wait_for(lambda: is_right(given, all_but_second), "every correction", process)
+        # Copies, as the query for late readings leaves them after a kill.
+        copies = clients.producer(topics.kafka, "copies")
+        for message in topics.read(topics.late):
+            copies.produce(topics.late, key=message.key(), value=message.value())
+        assert copies.flush(60) == 0
+        given.put(second)
+        whole = over_all(given.records)
+        wait_for(lambda: is_right(given, whole), "the corrections of the second burst", process)
+        of_groups = checker.expected_groups(whole, devices, ATTRIBUTES)
+        wait_for(lambda: checker.mismatches(of_groups, groups(given)) == [], "the groups", process)
+        assert process.metrics()["isotherm_aggregator_corrections_failed_total"] == 0
+        assert process.terminate() == 0

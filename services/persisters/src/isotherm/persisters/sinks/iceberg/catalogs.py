@@ -1,0 +1,100 @@
+"""The catalog that a configuration names, and what its errors, and those of the files behind it, mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import requests
+import sqlalchemy
+from pyiceberg import exceptions
+from pyiceberg.catalog import Catalog, load_catalog
+from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
+
+from isotherm.connector.config.validation import Validated
+from isotherm.persisters.api.sink import SinkConfigError, Unavailable
+from isotherm.persisters.sinks.iceberg import durable_io
+from isotherm.persisters.sinks.iceberg.connector_keys import PREFIX
+
+_REFUSED_CONNECTION = re.compile(
+    r"authentication failed|role \"[^\"]*\" does not exist|database \"[^\"]*\" does not exist|no pg_hba\.conf entry"
+    r"|no password supplied|permission denied",
+    re.IGNORECASE,
+)
+_REFUSED_FILES = re.compile(r"ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE", re.IGNORECASE)
+"""How pyarrow's client names what S3 refuses for good."""
+_FORBIDDEN = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.BadRequestError)
+_POOL = {"pool_pre_ping": "true"}
+
+
+def connect(config: Validated) -> Catalog:
+    """Connect to the catalog. Raises Unavailable, SinkConfigError."""
+    with translated():
+        kind = config.text(f"{PREFIX}.catalog").lower()
+        name = config.text(f"{PREFIX}.catalog.name")
+        own = _sql(config) if kind == "sql" else _rest(config)
+        warehouse = {"warehouse": config.text(f"{PREFIX}.warehouse")} if config.text(f"{PREFIX}.warehouse") else {}
+        return load_catalog(name, type=kind, **own, **warehouse, **_files(config))
+
+
+def _sql(config: Validated) -> dict[str, str]:
+    url = sqlalchemy.make_url(config.text(f"{PREFIX}.catalog.uri"))
+    user, password = config.text(f"{PREFIX}.catalog.username"), config.text(f"{PREFIX}.catalog.password")
+    if user:
+        url = url.set(username=user, password=password or None)
+    timeout_ms = config.integer(f"{PREFIX}.write.timeout.ms")
+    if url.get_backend_name() == "postgresql":
+        limits = f"-c statement_timeout={timeout_ms} -c lock_timeout={timeout_ms}"
+        url = url.update_query_dict({"connect_timeout": str(max(2, timeout_ms // 1_000)), "options": limits})
+    return {"uri": url.render_as_string(hide_password=False), **_POOL}
+
+
+def _rest(config: Validated) -> dict[str, str]:
+    given = {"uri": config.text(f"{PREFIX}.catalog.uri"), "token": config.text(f"{PREFIX}.catalog.token")}
+    user, password = config.text(f"{PREFIX}.catalog.username"), config.text(f"{PREFIX}.catalog.password")
+    if user:
+        given["credential"] = f"{user}:{password}"
+    return {key: value for key, value in given.items() if value}
+
+
+def _files(config: Validated) -> dict[str, str]:
+    timeout_s = str(config.integer(f"{PREFIX}.write.timeout.ms") / 1_000)
+    given = {
+        "py-io-impl": durable_io.IMPLEMENTATION,
+        "s3.endpoint": config.text(f"{PREFIX}.s3.endpoint"),
+        "s3.region": config.text(f"{PREFIX}.s3.region"),
+        "s3.access-key-id": config.text(f"{PREFIX}.s3.access.key"),
+        "s3.secret-access-key": config.text(f"{PREFIX}.s3.secret.key"),
+        "s3.session-token": config.text(f"{PREFIX}.s3.session.token"),
+        "s3.connect-timeout": timeout_s,
+        "s3.request-timeout": timeout_s,
+    }
+    return {key: value for key, value in given.items() if value}
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise the errors of the catalog and of the files as those of the sink's interface."""
+    try:
+        yield
+    except (exceptions.CommitFailedException, exceptions.NoSuchTableError):
+        # Not an error of the catalog but its answer.
+        raise
+    except (OperationalError, InterfaceError) as error:
+        # Without SQLAlchemy's own words, which repeat the statement with its values.
+        message = f"Iceberg's catalog: {str(error.orig).strip()}"
+        raise (SinkConfigError if _REFUSED_CONNECTION.search(message) else Unavailable)(message) from error
+    except (ArgumentError, SQLAlchemyError, ModuleNotFoundError) as error:
+        raise SinkConfigError(f"Iceberg's catalog: {error}") from error
+    except _FORBIDDEN as error:
+        raise SinkConfigError(f"Iceberg's catalog: {error}") from error
+    except (exceptions.RESTError, exceptions.CommitStateUnknownException, requests.RequestException) as error:
+        # Whether an unknown commit was done, the next look at the table tells.
+        raise Unavailable(f"Iceberg's catalog: {error}") from error
+    except PermissionError as error:
+        raise SinkConfigError(f"Iceberg's files: {error}") from error
+    except OSError as error:
+        raise (SinkConfigError if _REFUSED_FILES.search(str(error)) else Unavailable)(
+            f"Iceberg's files: {error}"
+        ) from error
