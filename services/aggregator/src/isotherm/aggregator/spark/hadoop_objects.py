@@ -76,15 +76,18 @@ class HadoopObjects:
         try:
             yield
         except Py4JJavaError as error:
-            cause = _root_cause(error.java_exception)
-            kind = _AbsentError if cause.getClass().getName() == _ABSENT else CheckpointUnavailableError
-            raise kind(f"{self._location} cannot be used: {cause.toString()}") from error
+            causes = _causes(error.java_exception)
+            is_absent = any(cause.getClass().getName() == _ABSENT for cause in causes)
+            kind = _AbsentError if is_absent else CheckpointUnavailableError
+            raise kind(f"{self._location} cannot be used: {causes[-1].toString()}") from error
 
 
-def _root_cause(error: Any) -> Any:
-    while (cause := error.getCause()) is not None:
-        error = cause
-    return error
+def _causes(error: Any) -> list[Any]:
+    """Return an exception of Java and its causes, the root last."""
+    causes = [error]
+    while (cause := causes[-1].getCause()) is not None:
+        causes.append(cause)
+    return causes
 
 
 def open_objects(session: SparkSession, location: str) -> CheckpointObjects:
