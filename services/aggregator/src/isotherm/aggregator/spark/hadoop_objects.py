@@ -25,6 +25,7 @@ class HadoopObjects:
     def __init__(self, session: SparkSession, location: str) -> None:
         """`location` is a URI. Raises CheckpointUnavailableError, also where Spark lacks the jars for its scheme."""
         self._location = location
+        self._made: set[str] = set()
         jvm: Any = session._jvm
         self._path = jvm.org.apache.hadoop.fs.Path
         self._read_all = jvm.org.apache.commons.io.IOUtils.toByteArray
@@ -50,8 +51,13 @@ class HadoopObjects:
 
     def write(self, name: str, content: bytes) -> None:
         """Replace a file atomically."""
+        path = self._path(f"{self._location}/{name}")
+        folder = name.rpartition("/")[0]
         with self._answer_expected():
-            stream = self._files.createAtomic(self._path(f"{self._location}/{name}"), True)
+            if folder not in self._made:  # an object store has no folders, and Hadoop insists on them
+                self._files.mkdirs(path.getParent())
+                self._made.add(folder)
+            stream = self._files.createAtomic(path, True)
             try:
                 stream.write(bytearray(content))
             except BaseException:
