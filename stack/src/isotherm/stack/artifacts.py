@@ -31,8 +31,8 @@ BENCH_SETS = ("kafka-streams",)
 DOCS_SETS = ("mermaid",)
 """What draws the diagrams of the documentation site; downloaded by `make docs`."""
 
-STORAGE_SETS = ("hadoop-aws", "hdfs", "s3proxy")
-"""What Spark needs for S3, and the servers of S3 and HDFS; downloaded when a test of remote checkpoints asks."""
+STORAGE_SETS = ("hadoop-aws",)
+"""The jars by which Spark reaches S3; downloaded when somebody asks for them."""
 
 ALL_SETS = (*SETS, *BENCH_SETS, *DOCS_SETS, *STORAGE_SETS)
 
