@@ -17,7 +17,7 @@ import isotherm.schemas
 import workload
 from bare_clients import KEYSPACE
 from isotherm.persisters.sinks.cassandra import cql
-from isotherm.persisters.sinks.elasticsearch.mapping import properties
+from isotherm.persisters.sinks.elasticsearch.indices.mapping import properties
 
 DAY = "2026.01.01"
 """All records of the bench are of this day."""

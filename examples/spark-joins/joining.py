@@ -71,7 +71,7 @@ class Topics:
         return read_devices(self._spark, self._kafka, self._registry, topic, ends, ["home", "room"])
 
     def aggregates(self, from_ms: int, to_ms: int) -> DataFrame:
-        """Return the windows published between two times (epoch ms), each with its highest revision."""
+        """Return the windows between two times (epoch ms) that were published between them, of the highest revision."""
         records = (
             self._spark.read.format("kafka")
             .options(**self._kafka, **SOURCE_OPTIONS)
@@ -82,7 +82,9 @@ class Topics:
             .load()
         )
         ids = registered_ids(records, self._registry)
-        return corrections.published(records, ids, windows.AGGREGATE, corrections.AGGREGATE_IDENTITY)
+        scope = corrections.Scope(corrections.Span(from_ms, to_ms))
+        identity = corrections.AGGREGATE_IDENTITY
+        return corrections.published(records, ids, windows.AGGREGATE, identity, scope).select(*identity, "newest.*")
 
     def to_result(self, rows: DataFrame) -> DataFrame:
         """Return rows for Kafka's sink: the device id as key and the whole row as JSON."""

@@ -16,7 +16,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
 CLUSTER = ROOT / "deploy/compose/scylla-cluster.yml"
-PROFILES = {"observability", "kibana", "postgresql"}
+PROFILES = {"observability", "kibana", "postgresql", "opensearch"}
 HARDENED = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"]}
 _PINNED = re.compile(r".+/?[^:]+:[\w.-]*\d[\w.-]*")
 
@@ -193,6 +193,8 @@ def test_up_starts_everything_but_observability(compose: Compose) -> None:
         "kibana",
         "postgresql",
         "persister-postgresql",
+        "opensearch",
+        "persister-opensearch",
     }
 
 
@@ -227,9 +229,10 @@ def test_the_documentation_states_the_memory_limits(compose: Compose) -> None:
         "none": str(default),
         "observability": str(sum(mebibytes(services[name]["mem_limit"]) for name in ("prometheus", "grafana"))),
         "kibana": str(mebibytes(services["kibana"]["mem_limit"])),
-        "postgresql": str(
-            sum(mebibytes(services[name]["mem_limit"]) for name in ("postgresql", "persister-postgresql"))
-        ),
+        **{
+            store: str(sum(mebibytes(services[name]["mem_limit"]) for name in (store, f"persister-{store}")))
+            for store in ("postgresql", "opensearch")
+        },
     }
 
 

@@ -167,7 +167,9 @@ def test_hadolint_finds_nothing(image: str) -> None:
     assert (result.returncode, result.stdout) == (0, "")
 
 
-@pytest.mark.parametrize("sink", ["elasticsearch", "scylla", "hazelcast", "postgresql", "parquet", "iceberg", "all"])
+@pytest.mark.parametrize(
+    "sink", ["elasticsearch", "scylla", "hazelcast", "postgresql", "http", "parquet", "iceberg", "all"]
+)
 def test_an_image_of_each_sink_can_be_built(sink: str) -> None:
     assert (ROOT / f"services/persisters/requirements-{sink}.lock").is_file()
 

@@ -93,12 +93,13 @@ IMAGES = [
     ("services/persisters/requirements-scylla.lock", "isotherm-persisters", ("scylla",)),
     ("services/persisters/requirements-hazelcast.lock", "isotherm-persisters", ("hazelcast",)),
     ("services/persisters/requirements-postgresql.lock", "isotherm-persisters", ("postgresql",)),
+    ("services/persisters/requirements-http.lock", "isotherm-persisters", ("http",)),
     ("services/persisters/requirements-parquet.lock", "isotherm-persisters", ("parquet",)),
     ("services/persisters/requirements-iceberg.lock", "isotherm-persisters", ("iceberg",)),
     (
         "services/persisters/requirements-all.lock",
         "isotherm-persisters",
-        ("elasticsearch", "scylla", "hazelcast", "postgresql", "parquet", "iceberg"),
+        ("elasticsearch", "scylla", "hazelcast", "postgresql", "http", "parquet", "iceberg"),
     ),
 ]
 

@@ -26,7 +26,7 @@ from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes
 from isotherm.mqtt_proxy.ingest.translation import IngestContext, IngestRules, Translator
 from isotherm.mqtt_proxy.service import READING
-from isotherm.persisters.api.record import FailedRecord
+from isotherm.persisters.api.record import FailedRecord, Record
 from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.configuration import check
@@ -142,6 +142,7 @@ class KeptRows:
         return ()
 
     def wrote(self, rows: int, seconds: float) -> None: ...
+    def stored(self, rows: Sequence[Row], records: Sequence[Record]) -> None: ...
 
     def retried(self, rows: int) -> None: ...
 

@@ -23,7 +23,7 @@ from isotherm.mqtt_proxy.metrics import Metrics as MqttMetrics
 from isotherm.mqtt_proxy.processes.supervisor import Supervisor
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.persisters.settings import PersistersSettings
-from isotherm.persisters.sinks.elasticsearch import retention_job
+from isotherm.persisters.sinks.elasticsearch.indices import retention_job
 from isotherm.persisters.task.metrics import TaskMetrics
 from isotherm.servicekit.lifecycle import Stop
 from isotherm.servicekit.settings import Settings

@@ -89,7 +89,7 @@ _WORKER: dict[str, Schema] = {
     "resources": _COMMON["resources"],
     "secretEnv": _SECRETS,
 }
-_KINDS = ("elasticsearch", "scylla", "hazelcast", "postgresql", "parquet", "iceberg")
+_KINDS = ("elasticsearch", "scylla", "hazelcast", "postgresql", "http", "parquet", "iceberg")
 _SINKS: Schema = {"enum": list(_KINDS)}
 _SINK = _object(("image", "properties"), image=_IMAGE, properties=_PROPERTIES)
 _OWN: dict[str, dict[str, Schema]] = {

@@ -50,7 +50,7 @@ def test_the_registry_of_a_converter_goes_before_the_processs() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"value.converter": "protobuf"}, "value.converter: 'protobuf' is not allowed; expected one of auto"),
+        ({"value.converter": "xml"}, "value.converter: 'xml' is not allowed; expected one of auto"),
         ({"value.converter.schema.registry.url": "registry:8081"}, "expected http(s)://"),
         ({"key.converter.basic.auth.credentials.source": "USER_INFO"}, "key.converter.basic.auth.user.info: missing"),
         (
@@ -75,3 +75,35 @@ def test_nothing_under_a_converter_vanishes_without_a_notice() -> None:
     found = {notice.key: notice.message for notice in checked(given).notices}
     assert "a sink registers no schemas" in found["value.converter.auto.register.schemas"]
     assert "did you mean value.converter.schema.registry.url" in found["value.converter.schema.registry.urls"]
+
+
+def test_apicurios_address_means_its_confluent_api() -> None:
+    process = RegistrySettings(url="http://own:1")
+    for written, used in (
+        ("http://r:8080/apis/registry/v2", "http://r:8080/apis/ccompat/v7"),
+        ("http://r:8080/apis/registry/v3/", "http://r:8080/apis/ccompat/v7"),
+        ("http://r:8080/apis/ccompat/v7", "http://r:8080/apis/ccompat/v7"),
+        ("http://r:8081", "http://r:8081"),
+    ):
+        config = checked({"value.converter": AVRO, "value.converter.apicurio.registry.url": written})
+        assert registry_settings(config, "value", process).url == used
+
+
+def test_apicurios_converter_must_write_confluents_ids() -> None:
+    given = {"value.converter": converters.APICURIO_CONVERTER}
+    (problem,) = converters.problems(checked(given))
+    assert (problem.key, "expected true" in problem.message) == ("value.converter.apicurio.registry.as-confluent", True)
+    assert converters.problems(checked({**given, "value.converter.apicurio.registry.as-confluent": "true"})) == []
+
+
+def test_the_formats_of_a_registry_are_known_by_their_classes() -> None:
+    for name, means in (
+        ("io.confluent.connect.protobuf.ProtobufConverter", "protobuf"),
+        ("io.confluent.connect.json.JsonSchemaConverter", "jsonschema"),
+        ("protobuf", "protobuf"),
+        ("jsonschema", "jsonschema"),
+    ):
+        config = checked({"key.converter": name, "key.converter.schema.registry.url": "http://r:1"})
+        assert converters.meaning(config, "key") == means
+        assert converters.problems(config) == []
+        assert converters.notices(config) == []

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import httpx
 import psycopg
 from cassandra import InvalidRequest
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import RoundRobinPolicy
-from elasticsearch import Elasticsearch
 from hazelcast.client import HazelcastClient
 from persisters_relay import Relay
 from persisters_stores import items
@@ -45,31 +45,48 @@ class RelayedSink(SinkUnderTest):
 
 
 class ElasticsearchUnderTest(RelayedSink):
+    """Elasticsearch or OpenSearch, read by plain HTTP, so that no client prefers one of them."""
+
     sink = "isotherm.persisters.sinks.elasticsearch.plugin:SINK"
+    more: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, server: Any) -> None:
         super().__init__(server)
-        self._client = Elasticsearch(server.url)
+        self._client = httpx.Client(base_url=server.url, timeout=60.0)
 
     def connector(self, topic: str, target: str, pk: Sequence[str]) -> Mapping[str, str]:
         return {
             "connect.elastic.url": f"elasticsearch://127.0.0.1:{self.relay.port}",
             "connect.elastic.kcql": f"INSERT INTO {target} SELECT * FROM {topic} PK {', '.join(pk)}",
             "connect.elastic.write.timeout": "3000",
+            **self.more,
         }
 
     def rows(self, target: str) -> Sequence[Mapping[str, Any]]:
-        self._client.indices.refresh(index=target, ignore_unavailable=True)
-        found = self._client.search(index=target, size=10_000, ignore_unavailable=True)
+        query = {"ignore_unavailable": "true"}
+        self._client.post(f"/{target}/_refresh", params=query).raise_for_status()
+        found = self._client.get(f"/{target}/_search", params={**query, "size": 10_000}).raise_for_status().json()
         return [hit["_source"] for hit in found["hits"]["hits"]]
 
     def refuse_high_levels(self, target: str) -> bool:
-        self._client.indices.create(index=target, mappings={"properties": {"level": {"type": "short"}}})
+        body = {"mappings": {"properties": {"level": {"type": "short"}}}}
+        self._client.put(f"/{target}", json=body).raise_for_status()
         return True
 
     def close(self) -> None:
         self._client.close()
         super().close()
+
+
+class RoutedUnderTest(ElasticsearchUnderTest):
+    """With gzip, and with a shard that a field chooses."""
+
+    more: ClassVar[Mapping[str, str]] = {"connect.elastic.compression": "gzip"}
+
+    def connector(self, topic: str, target: str, pk: Sequence[str]) -> Mapping[str, str]:
+        made = dict(super().connector(topic, target, pk))
+        made["connect.elastic.kcql"] += " PROPERTIES('routing'='device')"
+        return made
 
 
 class CassandraUnderTest(RelayedSink):
@@ -153,6 +170,41 @@ class MapUnderTest(RelayedSink):
 class QueueUnderTest(MapUnderTest):
     is_append = True
     structure = "QUEUE"
+
+
+class HttpRecordsUnderTest(RelayedSink):
+    """A receiver that keeps every record, and knows by its key which it has already."""
+
+    sink = "isotherm.persisters.sinks.http.plugin:SINK"
+    is_append = True
+    format = "RECORD"
+
+    def connector(self, topic: str, target: str, pk: Sequence[str]) -> Mapping[str, str]:
+        return {
+            "connect.http.url": f"http://127.0.0.1:{self.relay.port}/{{target}}",
+            "connect.http.request.format": self.format,
+            "connect.http.kcql": f"INSERT INTO {target} SELECT * FROM {topic} PK {', '.join(pk)}",
+            "connect.http.write.timeout.ms": "3000",
+        }
+
+    def rows(self, target: str) -> Sequence[Mapping[str, Any]]:
+        rows: Sequence[Mapping[str, Any]] = self.server.rows(f"/{target}")
+        return rows
+
+    def refuse_high_levels(self, target: str) -> bool:
+        self.server.limited.add(f"/{target}")
+        return True
+
+
+class HttpBatchesUnderTest(HttpRecordsUnderTest):
+    """A receiver of whole batches that keeps one row for each id."""
+
+    is_append = False
+    format = "JSON_ARRAY"
+
+    def connector(self, topic: str, target: str, pk: Sequence[str]) -> Mapping[str, str]:
+        self.server.ids[f"/{target}"] = pk
+        return super().connector(topic, target, pk)
 
 
 class PostgresqlUnderTest(RelayedSink):

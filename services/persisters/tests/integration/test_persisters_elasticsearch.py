@@ -21,8 +21,8 @@ from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.configuration import check
 from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.persisters.sinks.elasticsearch.client import connect
-from isotherm.persisters.sinks.elasticsearch.retention import ExpiredIndices
-from isotherm.persisters.sinks.elasticsearch.retention_job import RetentionJob, running
+from isotherm.persisters.sinks.elasticsearch.indices.retention import ExpiredIndices
+from isotherm.persisters.sinks.elasticsearch.indices.retention_job import RetentionJob, running
 
 pytest_plugins = ("elasticsearch_fixtures",)
 pytestmark = pytest.mark.integration
@@ -161,12 +161,13 @@ def test_retention_tells_closes_and_deletes_exactly_the_old_indices(
         client.indices.create(index=name, settings={"number_of_replicas": 0})
 
     config = retention(elasticsearch.url, index, retention__dry__run="true")
-    only_telling = RetentionJob(config, client, CollectorRegistry(), now_ms)
+    server = connect(config, 1)
+    only_telling = RetentionJob(config, server, CollectorRegistry(), now_ms)
     for _ in range(3):
         assert only_telling.sweep() == ExpiredIndices(old, [])
 
     metrics = CollectorRegistry()
-    working = RetentionJob(retention(elasticsearch.url, index), client, metrics, now_ms)
+    working = RetentionJob(retention(elasticsearch.url, index), server, metrics, now_ms)
     assert working.sweep() == ExpiredIndices(old, [])
     assert existing(client, index) == {*old, *others}, "the first pass only tells"
     assert working.sweep() == ExpiredIndices(old, [])
@@ -184,9 +185,8 @@ def test_a_clock_that_is_ahead_retires_nothing(elasticsearch: Any, client: Elast
     today = f"{index}-{datetime.now(UTC):%Y.%m.%d}"
     client.indices.create(index=today, settings={"number_of_replicas": 0})
     metrics, ten_years_ms = CollectorRegistry(), 3_650 * 86_400_000
-    ahead = RetentionJob(
-        retention(elasticsearch.url, index), client, metrics, lambda: time.time() * 1000 + ten_years_ms
-    )
+    config = retention(elasticsearch.url, index)
+    ahead = RetentionJob(config, connect(config, 1), metrics, lambda: time.time() * 1000 + ten_years_ms)
     for _ in range(3):
         assert ahead.sweep() == ExpiredIndices([], [])
     assert existing(client, index) == {today}

@@ -133,3 +133,37 @@ def test_one_row_that_the_server_refuses_is_found_among_its_partition(
     (refused,) = into.write(*rows)
     assert (refused.index, refused.reason, refused.transient) == (1, "rejected", False)
     assert {row["id"] for row in stored(session, table)} == {"a", "c"}
+
+
+def test_autoevolve_adds_columns_also_beside_another_task(cassandra: Any, session: Session, table: str) -> None:
+    evolving = f"{ALL} AUTOEVOLVE"
+    one, other = writing(cassandra, evolving, table), writing(cassandra, evolving, table)
+    one.sink.open()
+    other.sink.open()
+    assert one.write(*map(one.prepare, things(note="x"))) == []
+    # The other task still knows the table without the column, and finds it there.
+    assert other.write(*map(other.prepare, things(note="y"))) == []
+    assert [row["note"] for row in stored(session, table)] == ["y"] * 3
+    into = writing(cassandra, ALL.replace("*", "n, id, note AS Remark"), table)
+    assert [one.reason for one in into.write(*map(into.prepare, things(note="z")))] == ["column"] * 3
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ({}, "x"),
+        ({"default.value": "NULL"}, None),
+        ({"default.value": "unset"}, "x"),
+        ({"kcql": f"{ALL} PROPERTIES('nullToUnset'='false')"}, None),
+        ({"kcql": f"{ALL} PROPERTIES('nullToUnset'='true')", "default.value": "NULL"}, "x"),
+    ],
+)
+def test_a_null_leaves_its_column_or_deletes_it_by_choice(
+    cassandra: Any, session: Session, table: str, said: dict[str, str], kept: str | None
+) -> None:
+    session.execute(f"ALTER TABLE {KEYSPACE}.{table} ADD note text")
+    more = {key: value for key, value in said.items() if key != "kcql"}
+    into = writing(cassandra, said.get("kcql", ALL), table, **more)
+    assert into.write(*map(into.prepare, things(note="x"))) == []
+    assert into.write(*map(into.prepare, things())) == []
+    assert [row["note"] for row in stored(session, table)] == [kept] * 3

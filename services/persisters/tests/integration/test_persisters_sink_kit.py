@@ -7,12 +7,16 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from http_receiver import Receiver
 from kit_stores import (
     CassandraUnderTest,
     ElasticsearchUnderTest,
+    HttpBatchesUnderTest,
+    HttpRecordsUnderTest,
     MapUnderTest,
     PostgresqlUnderTest,
     QueueUnderTest,
+    RoutedUnderTest,
 )
 
 from isotherm.sink_testkit import SinkConformance, SinkUnderTest
@@ -24,6 +28,31 @@ class TestElasticsearch(SinkConformance):
     @pytest.fixture
     def under_test(self, elasticsearch: Any) -> Iterator[SinkUnderTest]:
         with closing(ElasticsearchUnderTest(elasticsearch)) as made:
+            yield made
+
+
+@pytest.mark.long
+class TestElasticsearch9(SinkConformance):
+    """The same connector as for Elasticsearch 8, but for its address."""
+
+    @pytest.fixture
+    def under_test(self, elasticsearch9: Any) -> Iterator[SinkUnderTest]:
+        with closing(ElasticsearchUnderTest(elasticsearch9)) as made:
+            yield made
+
+
+class TestOpensearch(SinkConformance):
+    @pytest.fixture
+    def under_test(self, opensearch: Any) -> Iterator[SinkUnderTest]:
+        with closing(RoutedUnderTest(opensearch)) as made:
+            yield made
+
+
+@pytest.mark.long
+class TestOpensearch2(SinkConformance):
+    @pytest.fixture
+    def under_test(self, opensearch2: Any) -> Iterator[SinkUnderTest]:
+        with closing(ElasticsearchUnderTest(opensearch2)) as made:
             yield made
 
 
@@ -52,4 +81,18 @@ class TestPostgresql(SinkConformance):
     @pytest.fixture
     def under_test(self, postgresql: Any) -> Iterator[SinkUnderTest]:
         with closing(PostgresqlUnderTest(postgresql)) as made:
+            yield made
+
+
+class TestHttpRecords(SinkConformance):
+    @pytest.fixture
+    def under_test(self) -> Iterator[SinkUnderTest]:
+        with closing(Receiver()) as receiver, closing(HttpRecordsUnderTest(receiver)) as made:
+            yield made
+
+
+class TestHttpBatches(SinkConformance):
+    @pytest.fixture
+    def under_test(self) -> Iterator[SinkUnderTest]:
+        with closing(Receiver()) as receiver, closing(HttpBatchesUnderTest(receiver)) as made:
             yield made

@@ -42,7 +42,8 @@ from isotherm.connector.transforms.chain import read_chain
 from isotherm.connector.transforms.message import Message, TransformError
 from isotherm.connector.transforms.schemas import shape
 from isotherm.connector.transforms.times import MS_PER_DAY, ms_of
-from isotherm.persisters.records.decoding import Decode, value_decoder
+from isotherm.persisters.records.decoded_value import Decode
+from isotherm.persisters.records.decoding import value_decoder
 from isotherm.persisters.records.derived_schemas import avro_of_connect
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.stack.java import find_java

@@ -18,7 +18,7 @@ from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.sinks.cassandra import cells, cql
-from isotherm.persisters.sinks.cassandra.binding import Binder
+from isotherm.persisters.sinks.cassandra.binding import Binder, null_problems
 from isotherm.persisters.sinks.cassandra.write_times import WriteTimes
 
 COLUMNS = {"id": "text", "at": "timestamp", "count": "bigint", "mean": "double", "small": "int", "tags": "list<text>"}
@@ -306,3 +306,19 @@ def test_rows_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         binder(PLAIN).bind(0, row(values, clauses=BY_KEY, pk=pk))
+
+
+def test_a_choice_that_is_neither_true_nor_false_is_refused() -> None:
+    (wrong,) = kcql.parse("INSERT INTO t SELECT * FROM t PROPERTIES('NullToUnset'='maybe')")
+    assert null_problems(wrong) == ["nullToUnset=maybe is not allowed; expected true or false"]
+    (right,) = kcql.parse("INSERT INTO t SELECT * FROM t PROPERTIES('nullToUnset'='TRUE')")
+    assert null_problems(right) == []
+
+
+def test_columns_that_a_table_lacks_are_added_with_the_types_of_the_fields() -> None:
+    table = cql.Table("k", "t", {"id": "text", "lower": "int"}, ["id"], [])
+    missing = cql.missing_columns(table, {"id": "string", "Lower": "int", "New": ["null", "long"], "tags": TAGS})
+    assert cql.add_columns(table, missing) == 'ALTER TABLE k.t ADD "New" bigint, tags map<text, double>'
+
+
+TAGS = {"type": "map", "values": "double"}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import orjson
 import pytest
-from elasticsearch import Elasticsearch
 
 from isotherm import kcql
 from isotherm.persisters.api.ownership import Ownership
 from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.row import Row
-from isotherm.persisters.sinks.elasticsearch.ordered_writer import OrderedWriter
+from isotherm.persisters.sinks.elasticsearch.ordered_writer import DocumentRef, OrderedWriter
+from isotherm.persisters.sinks.elasticsearch.product import Product
+from isotherm.persisters.sinks.elasticsearch.search_server import SearchServer
 from isotherm.persisters.sinks.repeated_ids import Effect, EffectKind, fold
 
 (STATEMENT,) = kcql.parse("INSERT INTO _value.room SELECT * FROM t PK id")
@@ -28,6 +29,8 @@ class Server:
         self.requests: list[str] = []
         self.busy: set[str] = set()
         self._number = 0
+
+    product = Product.ELASTICSEARCH
 
     def bulk(self, *, index: str | None, operations: bytes, filter_path: str) -> dict[str, Any]:
         assert filter_path
@@ -55,20 +58,12 @@ class Server:
             self.documents[key] = self._number, {**before, **changed} if action == "update" else changed
         return {"status": 200}
 
-    def mget(
-        self,
-        *,
-        source: bool,
-        filter_path: str,
-        index: str = "",
-        ids: Sequence[str] = (),
-        docs: Sequence[dict[str, str]] = (),
-    ) -> dict[str, Any]:
+    def versions(self, *, index: str | None, asked: Mapping[str, Any], filter_path: str) -> dict[str, Any]:
         assert filter_path
-        assert not source
         self.requests.append("mget")
         found = []
-        for key in [(index, id_) for id_ in ids] or [(one["_index"], one["_id"]) for one in docs]:
+        keys = [(index or "", id_) for id_ in asked.get("ids", ())]
+        for key in keys or [(one.get("_index", index), one["_id"]) for one in asked["docs"]]:
             number = self.documents.get(key, (None,))[0]
             there = {} if number is None else {"_seq_no": number, "_primary_term": 1}
             found.append({"_id": key[1], "found": number is not None, **there})
@@ -81,7 +76,7 @@ def written(
     """The refused rows, and whether each refusal is transient."""
     rows = [Row(number, index, id_, {}, 0, None, PLAN) for number, (index, id_, _) in enumerate(documents)]
     effects = [
-        ((index, id_), Effect(kind, orjson.dumps(document), None, [number]))
+        (DocumentRef(index, id_), Effect(kind, orjson.dumps(document), None, [number]))
         for number, (index, id_, document) in enumerate(documents)
     ]
     rejected = writer.write(fold(effects), rows, Ownership())
@@ -89,7 +84,7 @@ def written(
 
 
 def writer_of(server: Server) -> OrderedWriter:
-    return OrderedWriter(cast(Elasticsearch, server))
+    return OrderedWriter(cast(SearchServer, server))
 
 
 def test_a_batch_of_many_indices_takes_no_request_for_each() -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import orjson
 import pytest
-from elasticsearch import Elasticsearch
+from elastic_transport import NodeConfig
 
 from isotherm import kcql
 from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError
-from isotherm.persisters.sinks.elasticsearch.index_targets import IndexTargets
+from isotherm.persisters.sinks.elasticsearch.indices.index_targets import IndexTargets
+from isotherm.persisters.sinks.elasticsearch.indices.lifecycle import check_policy
+from isotherm.persisters.sinks.elasticsearch.search_server import SearchServer
 from isotherm.servicekit.avro import WriterSchema, parse
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}
@@ -44,7 +48,7 @@ def forbidding() -> Iterator[Serve]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        with Elasticsearch(f"http://127.0.0.1:{server.server_port}", max_retries=0) as client:
+        with closing(SearchServer([NodeConfig("http", "127.0.0.1", server.server_port)], {})) as client:
 
             def serve(path: str) -> IndexTargets:
                 forbidden.append(path)
@@ -74,3 +78,39 @@ def test_templates_that_may_not_be_put_are_nobodys_record(forbidding: Serve) -> 
     targets = forbidding("/_index_template")
     with pytest.raises(SinkConfigError, match="403"):
         targets.prepare(row("INSERT INTO _value.a SELECT * FROM t"))
+
+
+def test_indices_that_are_created_have_the_policy_if_the_server_has_it() -> None:
+    """The distribution of Elasticsearch for tests has no ILM, so a small server stands in for it."""
+    puts: dict[str, bytes] = {}
+
+    class Server(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            puts[f"{self.command} {self.path}"] = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            is_there = not self.path.startswith(("/_ilm/policy/monthly", "/secret"))
+            self.send_response(200 if is_there or self.command == "PUT" else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(b"{}")
+
+        do_GET = do_HEAD = do_PUT = _answer  # noqa: N815 - the names that the standard library calls
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        with closing(SearchServer([NodeConfig("http", "127.0.0.1", server.server_port)], {})) as client:
+            check_policy(client, "weekly")
+            with pytest.raises(SinkConfigError, match="'monthly': the server has no such policy"):
+                check_policy(client, "monthly")
+            targets = IndexTargets(client, "", auto_create=True, policy="weekly")
+            assert targets.prepare(row("INSERT INTO secret SELECT * FROM t")) is None
+        server.shutdown()
+        thread.join()
+    template = orjson.loads(puts["PUT /_index_template/isotherm-secret"])
+    assert template["template"]["settings"] == {"index.lifecycle.name": "weekly"}
+    assert "PUT /secret" in puts

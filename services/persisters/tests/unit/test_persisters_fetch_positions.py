@@ -131,6 +131,7 @@ class Quiet:
         return ()
 
     def wrote(self, *_: Any) -> None: ...
+    def stored(self, *_: Any) -> None: ...
 
     retried = failed = settled = committed = wrote
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from isotherm import kcql
 from isotherm.kcql.dates import format_suffix
-from isotherm.persisters.sinks.elasticsearch.index_names import (
+from isotherm.persisters.sinks.elasticsearch.indices.index_names import (
     BadIndexNameError,
     dated_series,
     example,

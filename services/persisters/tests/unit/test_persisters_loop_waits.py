@@ -110,6 +110,7 @@ class Ending:
         self._stop.set()
 
     def wrote(self, *_: Any) -> None: ...
+    def stored(self, *_: Any) -> None: ...
 
     retried = failed = committed = wrote
 

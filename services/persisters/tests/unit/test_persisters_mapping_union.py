@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.persisters.sinks.elasticsearch.mapping_union import additions, union
+from isotherm.persisters.sinks.elasticsearch.indices.mapping_union import additions, union
 
 LONG, DATE, KEYWORD = {"type": "long"}, {"type": "date"}, {"type": "keyword"}
 

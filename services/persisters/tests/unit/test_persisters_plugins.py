@@ -42,7 +42,7 @@ def read(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> catalog.Instal
 
 def test_the_sinks_of_this_package_are_entry_points_like_any_other() -> None:
     ours = {one.name for one in entry_points(group=GROUP) if one.value.startswith("isotherm.persisters.")}
-    assert ours == {"elasticsearch", "hazelcast", "iceberg", "parquet", "postgresql", "scylla"}
+    assert ours == {"elasticsearch", "hazelcast", "http", "iceberg", "parquet", "postgresql", "scylla"}
     assert ours <= set(installed_sinks())
     assert installed().problems == []
     assert list(installed_sinks()) == sorted(installed_sinks())

@@ -24,13 +24,13 @@ from isotherm import kcql
 from isotherm.persisters.api.plan import Plan, compile_plan
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import RowError
-from isotherm.persisters.records.decoding import DecodedValue
+from isotherm.persisters.records.decoded_value import DecodedValue
 from isotherm.persisters.records.documents import NotADocumentError, to_json
 from isotherm.persisters.sinks.cassandra import cql
 from isotherm.persisters.sinks.cassandra.binding import ttl_s, write_time_us
 from isotherm.persisters.sinks.cassandra.tables import primary_key_columns
-from isotherm.persisters.sinks.elasticsearch import mapping
-from isotherm.persisters.sinks.elasticsearch.sink import quoted_id
+from isotherm.persisters.sinks.elasticsearch.indices import mapping
+from isotherm.persisters.sinks.elasticsearch.operations import quoted_id
 from isotherm.persisters.sinks.hazelcast import items
 from isotherm.servicekit.avro import WriterSchema, parse
 
@@ -83,7 +83,7 @@ def test_a_type_that_says_too_little_is_left_to_elasticsearch() -> None:
 def test_index_patterns_and_templates() -> None:
     assert mapping.index_pattern("temperatures", "-{YYYY.MM.DD}") == "temperatures-*"
     assert mapping.index_pattern("a", None) == "a"
-    shorter, longer = mapping.index_template("a-*", {}), mapping.index_template("a-b-*", {})
+    shorter, longer = (mapping.index_template(one, {}, {}, is_data_stream=False) for one in ("a-*", "a-b-*"))
     assert longer["priority"] > shorter["priority"], "Elasticsearch refuses overlapping templates of one priority"
 
 

@@ -11,13 +11,13 @@ from isotherm.connector.config.validation import InvalidConfigError, Validated
 from isotherm.kcql.dates import format_suffix
 from isotherm.persisters.configuration import check
 from isotherm.persisters.sinks.catalog import installed_sinks
-from isotherm.persisters.sinks.elasticsearch.retention import (
+from isotherm.persisters.sinks.elasticsearch.indices.retention import (
     ExpiredIndices,
     IndexSeries,
     ListedIndex,
     expired_indices,
 )
-from isotherm.persisters.sinks.elasticsearch.retention_job import index_series, retention_ms
+from isotherm.persisters.sinks.elasticsearch.indices.retention_job import index_series, retention_ms
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000

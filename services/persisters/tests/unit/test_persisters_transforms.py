@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from isotherm import kcql
 from isotherm.connector.transforms.catalog import PACKAGE
 from isotherm.connector.transforms.chain import read_chain
+from isotherm.persisters import configuration
 from isotherm.persisters.api.record import Record
 from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.decoding import key_decoder, value_decoder
@@ -140,3 +142,20 @@ def test_values_without_a_schema_and_with_an_envelope() -> None:
     (row,) = projector(SELECT, given, "json", envelope=True)(record(data)).rows
     assert row.values == {"n": "5", "p": 2}
     assert row.plan.columns == {"n": "string", "p": "int"}
+
+
+def test_the_example_masks_and_filters() -> None:
+    file = Path(__file__).parents[4] / "examples/filter-and-mask/warm-readings-to-postgresql.properties"
+    _, _, checked = configuration.load(None, file, resolve=False)
+    assert checked.notices == ()
+    chain, _ = read_chain(checked.values)
+    assert chain is not None
+    decoders = value_decoder("json", OneSchema()), key_decoder("auto", OneSchema())
+    project = Projector(checked.statements, *decoders, Conventions(), transforms=RecordTransforms(chain))
+    reading = {"device_id": "d", "metric": "temperature", "event_time": 1, "sequence": 0, "attributes": {"owner": "x"}}
+    outcomes = []
+    for value in (20.0, 30.0):
+        data = json.dumps({**reading, "value": value, "unit": "Cel"}).encode()
+        made = project(record(data, topic="thermostat.data"))
+        outcomes.append(made.filtered or made.rows[0].values)
+    assert outcomes == ["where", {**reading, "value": 30.0, "attributes": {}, "origin": "thermostat.data"}]

@@ -50,11 +50,15 @@ class Told:
     def __init__(self) -> None:
         self.dead_letters: list[int] = []
         self.failed_offsets: list[int] = []
+        self.stored_offsets: list[int] = []
 
     def send(self, records: Sequence[FailedRecord]) -> None:
         self.dead_letters += [one.record.offset for one in records]
 
     def wrote(self, rows: int, seconds: float) -> None: ...
+    def stored(self, rows: Sequence[Row], records: Sequence[Record]) -> None:
+        assert [one.offset for one in records] == sorted(one.offset for one in records)
+        self.stored_offsets += [one.offset for one in rows]
 
     def retried(self, rows: int) -> None: ...
 
@@ -85,6 +89,7 @@ def test_a_dead_letter_is_sent_once_its_batch_has_no_row_that_waits() -> None:
     told, sent, batch = attempts(busy=2, max_retries=5)
     assert sent == [[], [], [2]]
     assert told.failed_offsets == [2]
+    assert told.stored_offsets == [1, 0], "each row once, when the sink has taken it"
     assert batch.count_outcomes().dead_lettered == {"mapping": 1}
 
 

@@ -22,8 +22,14 @@ from pathlib import Path
 
 from isotherm.stack.java import find_java
 
-SETS = ("kafka", "registry", "elasticsearch", "cassandra", "hazelcast", "spark", "connect")
+SETS = (
+    *("kafka", "registry", "elasticsearch", "cassandra", "hazelcast", "spark", "connect"),
+    *("elasticsearch-9", "opensearch-3"),
+)
 """What the servers and Spark need; downloaded by setup."""
+
+LONG_SETS = ("opensearch-2",)
+"""A server that only long tests start; downloaded when it is first started."""
 
 BENCH_SETS = ("kafka-streams",)
 """Peers in benches; downloaded when a bench asks for them."""
@@ -34,7 +40,7 @@ DOCS_SETS = ("mermaid",)
 STORAGE_SETS = ("hadoop-aws",)
 """The jars by which Spark reaches S3; downloaded when somebody asks for them."""
 
-ALL_SETS = (*SETS, *BENCH_SETS, *DOCS_SETS, *STORAGE_SETS)
+ALL_SETS = (*SETS, *LONG_SETS, *BENCH_SETS, *DOCS_SETS, *STORAGE_SETS)
 
 _MANIFESTS = Path(__file__).parent / "manifests"
 _VERIFIED = "verified.json"

@@ -59,11 +59,15 @@ def _candidates() -> Iterator[Java]:
 
 
 @functools.cache
-def find_java() -> Java:
+def find_java(least: int = PREFERRED_MAJOR) -> Java:
     """The Java installation to use: any Java 17, else a newer one from JAVA_HOME or from ``java`` on PATH.
 
-    ``ISOTHERM_JAVA_HOME`` overrides the choice. Raises JavaNotFound, which lists the installations that were found.
+    ``ISOTHERM_JAVA_HOME`` overrides the choice. A server that needs a newer Java says so by ``least``: it gets the
+    oldest that is new enough, wherever it is installed. Raises JavaNotFound, which lists the installations that were
+    found.
     """
+    if least > PREFERRED_MAJOR:
+        return _find_newer(least)
     if forced := os.environ.get("ISOTHERM_JAVA_HOME"):
         java = _inspect(Path(forced))
         if java is None:
@@ -76,8 +80,19 @@ def find_java() -> Java:
     for java in found:
         if java.major > PREFERRED_MAJOR:
             return java
-    seen = ", ".join(f"{java.home} ({java.major})" for java in found) or "none"
-    raise JavaNotFound(f"Java {PREFERRED_MAJOR} is needed; installations found: {seen}")
+    raise JavaNotFound(f"Java {PREFERRED_MAJOR} is needed; installations found: {_listed(found)}")
+
+
+def _find_newer(least: int) -> Java:
+    found = list(_candidates())
+    fitting = sorted((java for java in found if java.major >= least), key=lambda java: java.major)
+    if not fitting:
+        raise JavaNotFound(f"Java {least} or newer is needed; installations found: {_listed(found)}")
+    return fitting[0]
+
+
+def _listed(found: list[Java]) -> str:
+    return ", ".join(f"{java.home} ({java.major})" for java in found) or "none"
 
 
 def main() -> int:

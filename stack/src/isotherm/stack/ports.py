@@ -39,6 +39,12 @@ class Ports:
     hazelcast_second: int = 5702
     connect: int = 8083
     postgresql: int = 5432
+    elasticsearch9: int = 9209
+    elasticsearch9_transport: int = 9309
+    opensearch: int = 9203
+    opensearch_transport: int = 9303
+    opensearch2: int = 9202
+    opensearch2_transport: int = 9302
     s3: int = 9000
 
     def __post_init__(self) -> None:

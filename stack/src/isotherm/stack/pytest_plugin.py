@@ -34,7 +34,12 @@ from isotherm.stack.stack import Stack
 
 DOCUMENTED_HAZELCAST_PORT = 5701
 
-_SHARED = frozenset(("kafka", "registry", "elasticsearch", "cassandra", "hazelcast", "postgresql", "s3"))
+_SHARED = frozenset(
+    (
+        *("kafka", "registry", "elasticsearch", "cassandra", "hazelcast", "postgresql", "s3"),
+        *("elasticsearch9", "opensearch", "opensearch2"),
+    )
+)
 """Servers that all tests of a session share, by the names of their fixtures."""
 
 _started_stack: pytest.StashKey[Stack] = pytest.StashKey()
@@ -131,6 +136,27 @@ def s3(stack: Stack, pytestconfig: pytest.Config) -> S3:
     """The session's S3 server, ready; ``.url``, ``.create_bucket()``."""
     _up(stack, pytestconfig, "s3")
     return stack.s3
+
+
+@pytest.fixture(scope="session")
+def elasticsearch9(stack: Stack, pytestconfig: pytest.Config) -> Elasticsearch:
+    """The session's Elasticsearch 9, ready; ``.url``."""
+    _up(stack, pytestconfig, "elasticsearch9")
+    return stack.elasticsearch9
+
+
+@pytest.fixture(scope="session")
+def opensearch(stack: Stack, pytestconfig: pytest.Config) -> Elasticsearch:
+    """The session's OpenSearch 3, ready; ``.url``."""
+    _up(stack, pytestconfig, "opensearch")
+    return stack.opensearch
+
+
+@pytest.fixture(scope="session")
+def opensearch2(stack: Stack, pytestconfig: pytest.Config) -> Elasticsearch:
+    """The session's OpenSearch 2, ready; ``.url``."""
+    _up(stack, pytestconfig, "opensearch2")
+    return stack.opensearch2
 
 
 @pytest.fixture(scope="module")

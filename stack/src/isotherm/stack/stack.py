@@ -10,7 +10,13 @@ from isotherm.stack.clusters import CassandraCluster, ElasticsearchCluster, Haze
 from isotherm.stack.ports import LOOPBACK, Ports, hold_free_port
 from isotherm.stack.servers.cassandra import Cassandra
 from isotherm.stack.servers.connect import Connect
-from isotherm.stack.servers.elasticsearch import Elasticsearch
+from isotherm.stack.servers.elasticsearch import (
+    ELASTICSEARCH_9,
+    OPENSEARCH_2,
+    OPENSEARCH_3,
+    Distribution,
+    Elasticsearch,
+)
 from isotherm.stack.servers.hazelcast import DEFAULT_BACKUPS, Hazelcast, SecondHazelcast
 from isotherm.stack.servers.kafka import Kafka, NodePorts
 from isotherm.stack.servers.postgresql import Postgresql
@@ -69,7 +75,11 @@ class Stack:
         ]
         self.postgresql = Postgresql(self.folder / "postgresql", runtime, port=self.ports.postgresql)
         self.s3 = S3(self.folder / "s3", runtime, port=self.ports.s3)
-        every = [*self._standard, self.hazelcast_second, self.connect, self.postgresql, self.s3]
+        self.elasticsearch9 = self._search(runtime, "elasticsearch9", ELASTICSEARCH_9)
+        self.opensearch = self._search(runtime, "opensearch", OPENSEARCH_3)
+        self.opensearch2 = self._search(runtime, "opensearch2", OPENSEARCH_2)
+        search = [self.elasticsearch9, self.opensearch, self.opensearch2]
+        every = [*self._standard, self.hazelcast_second, self.connect, self.postgresql, self.s3, *search]
         self.servers: dict[str, Server] = {server.name: server for server in every}
 
     def _make_kafka(self, runtime: Runtime, brokers: int, advertised: Sequence[int]) -> None:
@@ -124,6 +134,17 @@ class Stack:
         )
         self.cassandra = self.cassandra_cluster.nodes[0]
 
+    def _search(self, runtime: Runtime, name: str, distribution: Distribution) -> Elasticsearch:
+        """A further server with Elasticsearch's API; it is no part of the suite's five."""
+        return Elasticsearch(
+            self.folder / name,
+            runtime,
+            port=getattr(self.ports, name),
+            transport_port=getattr(self.ports, f"{name}_transport"),
+            distribution=distribution,
+            name=name,
+        )
+
     def _make_hazelcast(self, runtime: Runtime, members: int, backups: int) -> None:
         """The two members of Hazelcast, of which the second one is optional."""
         ports = (self.ports.hazelcast, self.ports.hazelcast_second)
@@ -138,8 +159,7 @@ class Stack:
     def select(self, names: Iterable[str] | None = None) -> list[Server]:
         """The servers with these names. Raises UnknownServer.
 
-        Without names: the suite's five servers, and the others if they run: the second Hazelcast member, Connect,
-        PostgreSQL, S3.
+        Without names: the suite's five servers, and the others if they run.
         """
         if names is None:
             return [server for server in self.servers.values() if server in self._standard or server.alive()]

@@ -39,6 +39,8 @@ second keeps them from it for up to 7 s. Commands do not ask again."""
 _UNKNOWN_FOR_S = 2.0
 """Shortest time between two requests for an id that the registry does not know."""
 _MOST_UNKNOWN = 1_000
+_AVRO = "AVRO"
+"""The type of a schema for which the registry names none."""
 _MAGIC = 0
 _HEADER_BYTES = 5
 _SHALLOW_BYTES = 1_000
@@ -113,6 +115,23 @@ class WriterSchema(NamedTuple):
     is_recursive: bool = False
 
 
+class SchemaReference(NamedTuple):
+    """A schema that another one refers to by `name`."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class RegisteredSchema(NamedTuple):
+    """A schema of any type as the registry holds it."""
+
+    type: str
+    """`AVRO`, `PROTOBUF` or `JSON`."""
+    text: str
+    references: tuple[SchemaReference, ...] = ()
+
+
 class SchemaRegistry:
     """Schemas by id and ids by schema, both cached; safe to share between threads.
 
@@ -152,6 +171,28 @@ class SchemaRegistry:
                 self._by_id[schema_id] = self._fetch_unless_unknown(schema_id)
             return self._by_id[schema_id]
 
+    def registered(self, schema_id: int) -> RegisteredSchema:
+        """The schema with this id, whatever its type; nothing is cached here.
+
+        Raises UnknownSchemaError, RegistryUnavailableError.
+        """
+        return _registered(self._get(schema_id))
+
+    def version(self, subject: str, version: int) -> RegisteredSchema:
+        """A version of a subject, whatever its type; nothing is cached here.
+
+        Raises WireFormatError when there is none, RegistryUnavailableError.
+        """
+        try:
+            found = self.client.get_version(subject, version)
+        except SchemaRegistryError as error:
+            if error.http_status_code == 404:
+                raise WireFormatError(f"the registry has no version {version} of {subject}") from None
+            raise RegistryUnavailableError(str(error)) from error
+        except (httpx2.HTTPError, OSError) as error:
+            raise RegistryUnavailableError(f"schema registry: {error}") from error
+        return _registered(found.schema)
+
     def _fetch_unless_unknown(self, schema_id: int) -> WriterSchema:
         if time.monotonic() < self._unknown_until_s.get(schema_id, 0.0):
             raise UnknownSchemaError(schema_id)
@@ -164,24 +205,30 @@ class SchemaRegistry:
             raise
 
     def _fetch(self, schema_id: int) -> WriterSchema:
+        registered = _registered(self._get(schema_id))
+        if registered.type != _AVRO:
+            raise WireFormatError(f"schema id {schema_id} is one of {registered.type}, not one of an Avro record")
         try:
-            text = self.client.get_schema(schema_id).schema_str
-        except SchemaRegistryError as error:
-            if error.error_code == _SCHEMA_NOT_FOUND:
-                raise UnknownSchemaError(schema_id) from None
-            raise RegistryUnavailableError(str(error)) from error
-        except (httpx2.HTTPError, OSError) as error:
-            raise RegistryUnavailableError(f"schema registry: {error}") from error
-        if text is None:
-            raise UnknownSchemaError(schema_id)
-        try:
-            schema = json.loads(text)
+            schema = json.loads(registered.text)
             check_growth(schema)
             return WriterSchema(schema_id, schema, parse(schema), is_recursive(schema))
         except GrowthError as error:
             raise WireFormatError(f"schema id {schema_id} is refused: {error}") from error
         except (*_BAD, fastavro.schema.SchemaParseException) as error:
             raise WireFormatError(f"schema id {schema_id} is not one of an Avro record: {error!r}") from error
+
+    def _get(self, schema_id: int) -> Schema:
+        try:
+            found = self.client.get_schema(schema_id)
+        except SchemaRegistryError as error:
+            if error.error_code == _SCHEMA_NOT_FOUND:
+                raise UnknownSchemaError(schema_id) from None
+            raise RegistryUnavailableError(str(error)) from error
+        except (httpx2.HTTPError, OSError) as error:
+            raise RegistryUnavailableError(f"schema registry: {error}") from error
+        if found.schema_str is None:
+            raise UnknownSchemaError(schema_id)
+        return found
 
     def schema_ids(self, subject: str) -> list[int]:
         """The ids of all versions of `subject`; none when the registry does not have it.
@@ -220,6 +267,13 @@ class SchemaRegistry:
     def encoder(self, topic: str, schema: JsonSchema) -> Callable[[Mapping[str, Any]], bytes]:
         """An encoder for values of `topic` (TopicNameStrategy), with the id of the registered schema."""
         return encoder(schema, self.schema_id(f"{topic}-value", schema))
+
+
+def _registered(schema: Schema) -> RegisteredSchema:
+    references = tuple(
+        SchemaReference(str(one.name), str(one.subject), int(one.version or 0)) for one in schema.references or ()
+    )
+    return RegisteredSchema(schema.schema_type or _AVRO, schema.schema_str or "", references)
 
 
 def parse(schema: JsonSchema) -> Any:

@@ -12,7 +12,8 @@ from typing import Any
 from isotherm.connector.config.files import from_mapping, group_of
 from isotherm.connector.config.validation import Validated
 from isotherm.connector.errors.dead_letters import DeadLetterQueue
-from isotherm.persisters.api.record import FailedRecord
+from isotherm.persisters.api.record import FailedRecord, Record
+from isotherm.persisters.api.row import Row
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.limits import BufferLimits
 from isotherm.persisters.buffers.partition_buffer import Partition
@@ -57,6 +58,9 @@ class Observer:
 
     def wrote(self, rows: int, seconds: float) -> None:
         """A write ended."""
+
+    def stored(self, rows: Sequence[Row], records: Sequence[Record]) -> None:
+        """The sink has taken rows."""
 
     def committed(self, seconds: float, failed: bool) -> None:
         """A commit ended."""

@@ -14,6 +14,7 @@ from isotherm.proofs.fuzzing.targets import (
     payloads,
     proxy_header,
     rest,
+    sink_records,
     websocket,
 )
 from isotherm.proofs.fuzzing.targets.mqtt_compiled import bulk, formats, steps
@@ -33,6 +34,7 @@ TARGETS: Mapping[str, Target] = {
         kcql,
         configuration,
         rest,
+        sink_records,
     )
     for target in family.TARGETS
 }

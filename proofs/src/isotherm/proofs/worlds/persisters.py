@@ -67,7 +67,7 @@ class _Observer:
 
     def settled(self, *_: object) -> None: ...
 
-    wrote = retried = failed = committed = settled
+    wrote = stored = retried = failed = committed = settled
 
 
 @dataclass

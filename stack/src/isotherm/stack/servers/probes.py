@@ -29,25 +29,28 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-def get(port: int, path: str, timeout_s: float) -> Answer | None:
+def get(port: int, path: str, timeout_s: float, *, authorization: str | None = None) -> Answer | None:
     """Return the answer to a GET of `path`; None when there is none within `timeout_s`."""
     try:
-        return request("GET", port, path, timeout_s)
+        return request("GET", port, path, timeout_s, authorization=authorization)
     except (OSError, http.client.HTTPException):
         return None
 
 
-def request(method: str, port: int, path: str, timeout_s: float, content: Any = None) -> Answer:
+def request(
+    method: str, port: int, path: str, timeout_s: float, content: Any = None, *, authorization: str | None = None
+) -> Answer:
     """Send a request, with `content` as JSON, and return its answer.
 
     Raises OSError or http.client.HTTPException when there is none within `timeout_s`.
     """
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=timeout_s)
+    headers = {} if authorization is None else {"Authorization": authorization}
     try:
         if content is None:
-            connection.request(method, path)
+            connection.request(method, path, headers=headers)
         else:
-            connection.request(method, path, json.dumps(content), {"Content-Type": "application/json"})
+            connection.request(method, path, json.dumps(content), {"Content-Type": "application/json", **headers})
         answer = connection.getresponse()
         return Answer(answer.status, answer.read())
     finally:

@@ -5,6 +5,7 @@ Every key of Connect's converters is accepted. A key without effect in a sink gi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from isotherm.connector.config.definitions import Importance, Key, Type
@@ -15,29 +16,44 @@ from isotherm.servicekit.settings import RegistrySettings
 VALUE, KEY = "value", "key"
 PARTS = (VALUE, KEY)
 JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
+APICURIO_CONVERTER = "io.apicurio.registry.utils.converter.AvroConverter"
 CONVERTERS: Mapping[str, str] = {
     "auto": "auto",
     "avro": "avro",
     "json": "json",
     "string": "string",
     "bytes": "bytes",
+    "protobuf": "protobuf",
+    "jsonschema": "jsonschema",
+    "io.confluent.connect.protobuf.ProtobufConverter": "protobuf",
+    "io.confluent.connect.json.JsonSchemaConverter": "jsonschema",
     "io.confluent.connect.avro.AvroConverter": "avro",
     JSON_CONVERTER: "json",
+    APICURIO_CONVERTER: "avro",
     "org.apache.kafka.connect.storage.StringConverter": "string",
     "org.apache.kafka.connect.converters.ByteArrayConverter": "bytes",
 }
 """Allowed values of `value.converter` and `key.converter`, each with its format."""
 
-_WITH_REGISTRY = ("auto", "avro")
+_WITH_REGISTRY = ("auto", "avro", "protobuf", "jsonschema")
 _WITH_ENVELOPES = ("auto", "json")
 _URL, _USER, _SOURCE = "schema.registry.url", "basic.auth.user.info", "basic.auth.credentials.source"
 _ENVELOPES = "schemas.enable"
+_AS_CONFLUENT = "apicurio.registry.as-confluent"
+_APICURIO_PATH = re.compile(r"/apis/registry/v[23]/?$")
+"""Apicurio's own API; the same registry speaks Confluent's under another path."""
+_CONFLUENT_PATH = "/apis/ccompat/v7"
 _WITHOUT_EFFECT = {
     "schemas.cache.size": "every schema is cached",
     "auto.register.schemas": "a sink registers no schemas",
     "use.latest.version": "values are read with the writer's schema",
     "connect.meta.data": "values are read with the writer's schema",
     "enhanced.avro.schema.support": "enums become texts, and record names are kept",
+    "enhanced.protobuf.schema.support": "message names are kept",
+    "wrapper.for.nullables": "wrapped values are plain values that may be null",
+    "optional.for.nullables": "fields that can tell that they are absent may be null",
+    "generate.index.for.unions": "the fields of a oneof are fields of the message",
+    "json.fail.invalid.schema": "values are not checked against their JSON Schema",
 }
 
 
@@ -62,6 +78,7 @@ def registry_settings(config: Validated, part: str, of_process: RegistrySettings
     url, user = (config.text(f"{part}.converter.{name}") for name in (_URL, _USER))
     changed: dict[str, object] = {}
     if url:
+        url = ",".join(_APICURIO_PATH.sub(_CONFLUENT_PATH, one.strip()) for one in url.split(","))
         # The process's credentials belong to the process's registry and must not go to another one.
         changed = {"url": url, "basic_auth_user_info": None}
     if user:
@@ -79,6 +96,9 @@ def problems(config: Validated) -> list[Problem]:
             found.append(Problem(name, f"{config.text(name)!r} is not allowed; expected one of {expected}"))
         if config.text(f"{name}.{_SOURCE}").upper() == "USER_INFO" and not config.text(user):
             found.append(Problem(user, f"missing: {name}.{_SOURCE} is USER_INFO"))
+        if config.text(name) == APICURIO_CONVERTER and config.text(f"{name}.{_AS_CONFLUENT}").lower() != "true":
+            why = "ids of schemas are read as Confluent writes them, 4 bytes; Apicurio's own format has 8"
+            found.append(Problem(f"{name}.{_AS_CONFLUENT}", f"expected true: {why}"))
         url = f"{name}.{_URL}"
         if config.is_resolved(url) and not all(one.startswith(("http://", "https://")) for one in config.items(url)):
             found.append(Problem(url, f"{without_userinfo(config.text(url))!r} is not allowed; expected http(s)://.."))
@@ -107,8 +127,8 @@ def _keys(part: str) -> list[Key]:
             name,
             Type.STRING,
             "auto",
-            "How values are decoded: avro, json, string, bytes, or Connect's converter classes; auto takes the wire "
-            "format's magic byte as Avro and everything else as JSON."
+            "How values are decoded: avro, protobuf, jsonschema, json, string, bytes, or Connect's converter classes; "
+            "auto takes what begins with the wire format's magic byte by its schema's type, everything else as JSON."
             if part == VALUE
             else "How keys are decoded; see value.converter.",
         ),
@@ -124,7 +144,16 @@ def _keys(part: str) -> list[Key]:
             f"{name}.{_URL}",
             Type.STRING,
             "",
-            f"Schema registry of the {what}; the worker's registry by default.",
+            f"Schema registry of the {what}; the worker's registry by default. An address of Apicurio's own API "
+            "(`/apis/registry/v2`) means the one of Confluent's API beside it.",
+            aliases=(f"{name}.apicurio.registry.url",),
+        ),
+        Key(
+            f"{name}.{_AS_CONFLUENT}",
+            Type.BOOLEAN,
+            None,
+            f"Must be true for {APICURIO_CONVERTER}: ids of schemas have 4 bytes.",
+            low,
         ),
         Key(
             f"{name}.{_USER}",

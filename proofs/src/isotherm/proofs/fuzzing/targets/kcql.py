@@ -41,6 +41,11 @@ def _project(statement: kcql.Statement) -> None:
     except kcql.KcqlError:
         return
     for record in _RECORDS:
+        if projection.accepts is not None:
+            try:
+                projection.accepts(record)
+            except kcql.ProjectionError:
+                continue
         for part in (projection.row, projection.id, projection.pk, projection.timestamp_ms):
             try:
                 part(record)
@@ -81,11 +86,25 @@ _WORDS = (
     ".*",
 )
 
+_CONDITION_WORDS = (
+    "SELECT * FROM a WHERE ",
+    " AND ",
+    " OR ",
+    "NOT ",
+    " IN (",
+    " LIKE '",
+    " IS NULL",
+    "TIMESTAMP '",
+    " <> ",
+)
+
 TARGETS = (
     Target(
         name="kcql",
         make=statement_target,
-        dictionary=tuple(word.encode() for word in (*_WORDS, *CLAUSES, "sys_time()", "SELECT * FROM a ")),
+        dictionary=tuple(
+            word.encode() for word in (*_WORDS, *CLAUSES, "sys_time()", "SELECT * FROM a ", *_CONDITION_WORDS)
+        ),
         max_bytes=1_024,
         quick_inputs=40,
     ),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 import ssl
 from typing import Annotated, Literal, Self
@@ -14,6 +12,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_val
 from isotherm.alerts.routes import templates
 from isotherm.alerts.routes.matching import Label, RouteFilter
 from isotherm.servicekit.settings import Settings
+from isotherm.servicekit.webhooks.signature import signing_key
 
 _NAME = r"^[a-z][a-z0-9-]{0,62}$"
 _HTTP = r"^https?://[^\s/]+"
@@ -134,7 +133,7 @@ class WebhookRoute(BaseRoute):
     @field_validator("signing_secret")
     @classmethod
     def _is_a_key(cls, secret: SecretStr | None) -> SecretStr | None:
-        if secret is not None and not signing_key(secret):
+        if secret is not None and not signing_key(secret.get_secret_value()):
             raise ValueError("a key is not empty, and what follows whsec_ is base64")
         return secret
 
@@ -244,17 +243,6 @@ Route = Annotated[
     WebhookRoute | AlertmanagerRoute | SlackRoute | PagerDutyRoute | EmailRoute,
     Field(discriminator="kind"),
 ]
-
-
-def signing_key(secret: SecretStr) -> bytes:
-    """Return the key of HMAC; empty when the secret is no key (Standard Webhooks, "Signature scheme")."""
-    text = secret.get_secret_value()
-    if not text.startswith("whsec_"):
-        return text.encode()
-    try:
-        return base64.b64decode(text.removeprefix("whsec_"), validate=True)
-    except binascii.Error:
-        return b""
 
 
 def _address(url: SecretStr) -> SecretStr:

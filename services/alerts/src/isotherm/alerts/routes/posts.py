@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from isotherm.alerts.routes.kinds import AlertmanagerRoute, PagerDutyRoute, SlackRoute, WebhookRoute, signing_key
+from isotherm.alerts.routes.kinds import AlertmanagerRoute, PagerDutyRoute, SlackRoute, WebhookRoute
 from isotherm.alerts.routes.notification import Alert, Notification, alert_json, is_closed, view
 from isotherm.alerts.routes.templates import render
+from isotherm.servicekit.webhooks.signature import header_value, signature, signing_key
 
 HttpRoute = WebhookRoute | AlertmanagerRoute | SlackRoute | PagerDutyRoute
 
@@ -22,7 +22,6 @@ _MAX_SUMMARY = 1_024
 """Most letters of an incident's title (PagerDuty's `payload.summary`)."""
 _MAX_EVENT_BYTES = 512_000
 """PagerDuty refuses larger events; one with fewer alerts in its details is told."""
-_MAX_HEADER = 200
 _MAX_LISTED = 1_000
 """Most alerts that the default body of a webhook holds; it counts the others."""
 
@@ -57,25 +56,11 @@ def _webhook(route: WebhookRoute, notification: Notification, now: datetime) -> 
         body = alert_json(notification.alerts[0])
     else:
         body = json.dumps({name: value for name, value in values.items() if name != "alert"}).encode()
-    headers = {"Content-Type": route.content_type, "Idempotency-Key": _header(notification.key)}
+    headers = {"Content-Type": route.content_type, "Idempotency-Key": header_value(notification.key)}
     headers |= _bearer(route.authorization_token.get_secret_value() if route.authorization_token else None)
     if route.signing_secret is not None:
-        headers |= signature(signing_key(route.signing_secret), notification.key, now, body)
+        headers |= signature(signing_key(route.signing_secret.get_secret_value()), notification.key, now, body)
     return Post(route.url, headers, body)
-
-
-def signature(key: bytes, message_id: str, now: datetime, body: bytes) -> dict[str, str]:
-    """Return the headers that sign a body: HMAC-SHA256 over id, time in s and body (Standard Webhooks).
-
-    The id is the one that the header carries. A receiver refuses old times, so that a post cannot be replayed.
-    """
-    shown, seconds = _header(message_id), str(int(now.timestamp()))
-    digest = hmac.new(key, f"{shown}.{seconds}.".encode() + body, hashlib.sha256).digest()
-    return {
-        "webhook-id": shown,
-        "webhook-timestamp": seconds,
-        "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
-    }
 
 
 def _alertmanager(route: AlertmanagerRoute, notification: Notification, now: datetime) -> Post:
@@ -161,9 +146,3 @@ def _event(route: PagerDutyRoute, notification: Notification, listed: int) -> by
 
 def _bearer(token: str | None) -> dict[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {token}"}
-
-
-def _header(text: str) -> str:
-    """Return a text as a header can carry it: ids of devices may hold any letter, and a line break ends a header."""
-    is_fit = text.isascii() and text.isprintable() and text == text.strip() and len(text) <= _MAX_HEADER
-    return text if is_fit else hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -74,9 +74,10 @@ class EnvelopeReader:
             if len(self._known) >= _MOST_SCHEMAS:
                 self._known.clear()
             convert = _bounded(schema, _converter(schema, "the payload"))
-            known = convert, writer_of_connect(schema)
-            if len(written) <= _MAX_REMEMBERED_BYTES:
-                self._known[written] = known
+            if len(written) > _MAX_REMEMBERED_BYTES:
+                # Every record would make a schema of its own, with plans and caches.
+                return convert(document["payload"]), None
+            known = self._known[written] = convert, writer_of_connect(schema)
         return known[0](document["payload"]), known[1]
 
 

@@ -18,8 +18,11 @@ from isotherm.connector.config.converters import CONVERTERS
 from isotherm.flatavro import columns as batches
 from isotherm.flatavro import reading as flat
 from isotherm.persisters.records.connect_json import EnvelopeReader
+from isotherm.persisters.records.decoded_value import Decode, DecodedValue
+from isotherm.persisters.records.registry_formats import JsonSchemaDecoder, ProtobufDecoder, registry_formats
 from isotherm.servicekit.avro import (
     SchemaRegistry,
+    UnknownSchemaError,
     WireFormatError,
     WriterSchema,
     is_recursive,
@@ -49,13 +52,6 @@ BAD_RECORD = (
 """What decoding, projecting or serializing raises if the record itself is bad and stays so."""
 
 
-class DecodedValue(NamedTuple):
-    """A value and, if it is Avro, its writer schema, whose parsed form keeps times as numbers."""
-
-    value: Any
-    writer: WriterSchema | None = None
-
-
 class FlatBatch:
     """The values of a batch of records that were all written with one flat schema."""
 
@@ -77,32 +73,29 @@ class _SchemaReader(NamedTuple):
     read_batch: batches.ReadBatch | None
 
 
-Decode = Callable[[bytes], DecodedValue]
-"""Raises WireFormatError or another of BAD_RECORD for bytes that stay bad, RegistryUnavailableError."""
-
-
 def value_decoder(converter: str, registry: SchemaRegistry, *, envelope: bool = False) -> Decode:
     """Return the decoder for a `value.converter` (a key of CONVERTERS).
 
     `envelope` is Connect's `schemas.enable`: JSON values are `{"schema": .., "payload": ..}`, see `connect_json`.
     """
-    avro = AvroDecoder(registry)
     read_json = _enveloped() if envelope else _json
-    decoders: dict[str, Decode] = {
-        "avro": avro,
-        "json": read_json,
-        "string": lambda data: DecodedValue(data.decode()),
-        "bytes": DecodedValue,
-        "auto": AvroDecoder(registry, otherwise=_json_only(read_json)),
+    decoders: dict[str, Callable[[], Decode]] = {
+        "avro": lambda: AvroDecoder(registry),
+        "protobuf": lambda: ProtobufDecoder(registry),
+        "jsonschema": lambda: JsonSchemaDecoder(registry),
+        "json": lambda: read_json,
+        "string": lambda: lambda data: DecodedValue(data.decode()),
+        "bytes": lambda: DecodedValue,
+        "auto": lambda: AvroDecoder(registry, otherwise=_json_only(read_json), formats=registry_formats(registry)),
     }
-    return decoders[CONVERTERS[converter]]
+    return decoders[CONVERTERS[converter]]()
 
 
 def key_decoder(converter: str, registry: SchemaRegistry, *, envelope: bool = False) -> Decode:
     """Return the decoder for a `key.converter`; `auto` reads what is neither Avro nor a JSON object as text."""
     if CONVERTERS[converter] != "auto":
         return value_decoder(converter, registry, envelope=envelope)
-    avro = AvroDecoder(registry)
+    avro = AvroDecoder(registry, formats=registry_formats(registry))
 
     def sniffed(data: bytes) -> DecodedValue:
         if data[:1] == _MAGIC:
@@ -116,12 +109,21 @@ def key_decoder(converter: str, registry: SchemaRegistry, *, envelope: bool = Fa
 class AvroDecoder:
     """Decodes values in Confluent's wire format; fetches and parses each schema once.
 
-    Values that do not begin with the magic byte go to `otherwise`; without it they are refused.
+    Values that do not begin with the magic byte go to `otherwise`; without it they are refused. So do values of other
+    types of schemas to what `formats` returns for the schema's id.
     """
 
-    def __init__(self, registry: SchemaRegistry, otherwise: Decode | None = None) -> None:
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        otherwise: Decode | None = None,
+        formats: Callable[[int], Decode | None] | None = None,
+    ) -> None:
         self._registry = registry
         self._otherwise = otherwise
+        self._formats = formats
+        self._others: dict[bytes, Decode] = {}
+        """The decoders of values that are not Avro, by the value's header."""
         self._known: dict[bytes, _SchemaReader] = {}
         """The readers by the value's header in the wire format."""
 
@@ -135,7 +137,20 @@ class AvroDecoder:
         if known is None:
             if self._otherwise is not None and header[:1] != _MAGIC:
                 return self._otherwise(data)
-            known = self._known[header] = self._reader(split(data))
+            other = self._others.get(header)
+            if other is not None:
+                return other(data)
+            schema_id = split(data)
+            try:
+                known = self._known[header] = self._reader(schema_id)
+            except UnknownSchemaError:
+                raise
+            except WireFormatError:
+                other = None if self._formats is None else self._formats(schema_id)
+                if other is None:
+                    raise
+                self._others[header] = other
+                return other(data)
         return DecodedValue(self._value(data, known), known.writer)
 
     def flat_batch(self, batch: Sequence[bytes | None]) -> FlatBatch | None:

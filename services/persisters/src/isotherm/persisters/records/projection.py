@@ -12,7 +12,8 @@ from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.records.conventions import Conventions
-from isotherm.persisters.records.decoding import BAD_RECORD, AvroDecoder, Decode, DecodedValue
+from isotherm.persisters.records.decoded_value import Decode, DecodedValue
+from isotherm.persisters.records.decoding import BAD_RECORD, AvroDecoder
 from isotherm.persisters.records.derived_schemas import is_record
 from isotherm.persisters.records.fast_path import ProjectBatch, ProjectRecord, project_whole_batches, raw_values
 from isotherm.persisters.records.row_projection import TombstoneError, row_projection
@@ -20,7 +21,7 @@ from isotherm.persisters.records.transforming import RecordTransforms
 from isotherm.servicekit.avro import RegistryUnavailableError, UnknownSchemaError, WireFormatError, WriterSchema
 
 _NO_VALUE = DecodedValue(None)
-_MOST_SCHEMAS = 10_000
+_MOST_SCHEMAS = 1_000
 _MOST_TOPICS = 10_000
 """Transforms make topics of what devices send; so many are remembered."""
 _NO_CONVENTIONS = Conventions()
@@ -65,31 +66,34 @@ class Projector:
 
         Raises RegistryUnavailableError if its schema cannot be fetched now.
         """
-        stage, reason, source = "VALUE_CONVERTER", "decode", record
-        if self._transforms is None and not self._of(record.topic).statements:
+        of_topic = self._by_topic.get(record.topic) or self._of(record.topic)
+        if not of_topic.statements and self._transforms is None:
             return ProjectedRecord(filtered="no_statement")
+        stage, reason, source = "VALUE_CONVERTER", "decode", record
         try:
             value = _NO_VALUE if record.value is None else self._decode_value(record.value)
             stage = "KEY_CONVERTER"
-            is_decoded = self._needs_key and record.key is not None
-            key = self._decode_key(record.key or b"") if is_decoded else DecodedValue(record.key)
+            decoded_key = self._decode_key(record.key) if self._needs_key and record.key is not None else None
+            key: Any = record.key if decoded_key is None else decoded_key.value
             stage, reason = "TRANSFORMATION", "transform"
             if self._transforms is not None:
-                transformed = self._transforms(record, key, value)
+                transformed = self._transforms(record, decoded_key or DecodedValue(record.key), value)
                 if transformed is None:
                     return ProjectedRecord(filtered="transform")
                 source, key, value = transformed
+                of_topic = self._of(source.topic)
             reason = "projection"
-            rows, filtered = self._rows(source, key.value, value)
+            rows, filtered = self._rows(of_topic, source, key, value)
         except RegistryUnavailableError:
             raise
         except BAD_RECORD as error:
             return ProjectedRecord(failed=FailedRecord(record, stage, _reason(error, reason), error))
         return ProjectedRecord(rows) if rows else ProjectedRecord(filtered=filtered)
 
-    def _rows(self, record: Record, key: Any, value: DecodedValue) -> tuple[list[Row], str]:
+    def _rows(
+        self, of_topic: _TopicProjections, record: Record, key: Any, value: DecodedValue
+    ) -> tuple[list[Row], str]:
         """Return the rows of a record, and why there are none."""
-        of_topic = self._of(record.topic)
         if not of_topic.statements:
             return [], "no_statement"
         writer = value.writer

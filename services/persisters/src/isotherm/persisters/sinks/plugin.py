@@ -16,7 +16,7 @@ from isotherm.connector.config.definitions import Definition
 from isotherm.connector.config.validation import Problem, Validated
 from isotherm.persisters.api.sink import Sink
 from isotherm.persisters.records.conventions import Conventions
-from isotherm.persisters.records.decoding import Decode
+from isotherm.persisters.records.decoded_value import Decode
 
 Build = Callable[[Validated, Decode, int, Callable[[str], str]], Sink]
 """From a configuration, a decoder of Avro values, the number of writers, and a function from a topic to its id."""

@@ -53,3 +53,16 @@ def context(config: Validated, prefix: str) -> ssl.SSLContext:
         # ssl.SSLError is an OSError.
         raise SinkConfigError(f"{prefix}.ssl: {error}") from error
     return made
+
+
+def distrust(error: BaseException) -> ssl.SSLCertVerificationError | None:
+    """Return the refusal of the server's certificate behind `error`; None if TLS failed in a way that may pass."""
+    seen: set[int] = set()
+    behind: BaseException | None = error
+    while behind is not None and id(behind) not in seen:
+        seen.add(id(behind))
+        if isinstance(behind, ssl.SSLCertVerificationError):
+            return behind
+        inner = next((one for one in behind.args if isinstance(one, BaseException)), None)
+        behind = behind.__cause__ or behind.__context__ or inner
+    return None

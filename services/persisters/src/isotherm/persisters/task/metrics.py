@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from isotherm.persisters.api.record import FailedRecord
+from isotherm.persisters.api.record import FailedRecord, Record
+from isotherm.persisters.api.row import Row
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.partition_buffer import Partition, PartitionBuffer
 from isotherm.persisters.task.sampled_stat import SampledStat
+from isotherm.persisters.task.stored_latency import StoredLatency
 
 _LABELS = ["connector", "task"]
 _PUT_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -33,6 +35,7 @@ class TaskMetrics:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._last_error_ms = 0.0
+        self._latency = StoredLatency()
         self._stats = {name: SampledStat() for name in ("put", "commit", "batch")}
         self._put_seconds = Histogram(
             "kafka_connect_sink_task_put_batch_seconds",
@@ -62,6 +65,10 @@ class TaskMetrics:
             self._counts["sent"] += rows
             self._stats["put"].observe(seconds * 1000)
             self._stats["batch"].observe(rows)
+
+    def stored(self, rows: Sequence[Row], records: Sequence[Record]) -> None:
+        """The sink has taken these rows of `records`."""
+        self._latency.observe(rows, records, time.time() * 1000)
 
     def retried(self, rows: int) -> None:
         """Rows wait for another attempt."""
@@ -150,6 +157,7 @@ class TaskMetrics:
         )
         yield self._by_partition(lag)
         yield self._lost(buffers)
+        yield self._latency.metric("isotherm_persisters_end_to_end_latency_seconds", _LABELS, self._labels)
 
     def _records(self, buffers: Mapping[Partition, PartitionBuffer]) -> Metric:
         records = CounterMetricFamily(

@@ -23,7 +23,8 @@ class TaskObserver:
     """Passes all reports to the metrics, failed records also to the log, outcomes also to the failure limit."""
 
     def __init__(self, metrics: TaskMetrics, log: FailedRecordLog, failures: FailureWatch) -> None:
-        self.wrote, self.retried, self.committed = metrics.wrote, metrics.retried, metrics.committed
+        self.wrote, self.stored = metrics.wrote, metrics.stored
+        self.retried, self.committed = metrics.retried, metrics.committed
         self._metrics, self._log, self._failures = metrics, log, failures
 
     def settled(self, partition: Partition, counts: Counts) -> None:

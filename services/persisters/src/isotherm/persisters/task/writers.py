@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 from isotherm.connector.errors.policies import ErrorPolicy
 from isotherm.persisters.api.ownership import OwnershipLostError
-from isotherm.persisters.api.record import FailedRecord
-from isotherm.persisters.api.row import Batch, FailedRow
+from isotherm.persisters.api.record import FailedRecord, Record
+from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import BulkSink, Sink, Unavailable
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
 from isotherm.persisters.buffers.limits import BufferLimits
@@ -26,6 +26,9 @@ class WriteObserver(Protocol):
 
     def wrote(self, rows: int, seconds: float) -> None:
         """One write of `rows` rows to the sink ended, successful or not."""
+
+    def stored(self, rows: Sequence[Row], records: Sequence[Record]) -> None:
+        """The sink has taken `rows`, made of some of `records`, both in the order of their offsets."""
 
     def retried(self, rows: int) -> None:
         """`rows` rows wait for another attempt."""
@@ -174,6 +177,7 @@ class Writers:
                 answers[buffer] = Attempt(buffer, str(away), away.retry_after_ms)
             return answers
         for (buffer, batch), failed in zip(parts, results, strict=True):
+            self._observer.stored(_without(failed, batch.rows), batch.records)
             batch.apply_result(failed, self._policy)
             if batch.rows:
                 example = next(one for one in failed if one.transient)
@@ -209,6 +213,14 @@ class Writers:
         batch.dead_letters, batch.skipped = [], []
         if failed:
             self._observer.failed(failed)
+
+
+def _without(failed: Sequence[FailedRow], rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows that the sink has taken."""
+    if not failed:
+        return rows
+    refused = {one.index for one in failed}
+    return [row for index, row in enumerate(rows) if index not in refused]
 
 
 def _rows_of(buffer: PartitionBuffer, batch: InFlightBatch) -> Batch:

@@ -18,9 +18,13 @@ from isotherm.persisters.sinks.cassandra import cells, cql
 from isotherm.persisters.sinks.cassandra.write_times import WriteTimes
 
 TTL_FIELD, WRITE_TIME_FIELD = "message_internal_ttl", "message_internal_timestamp"
+NULL_TO_UNSET = "nullToUnset"
+"""Statement property of stream-reactor's sink: whether a null leaves its column as it is."""
 NO_COLUMNS = (TTL_FIELD, WRITE_TIME_FIELD)
 """Fields that are no columns: what is selected under these names is the row's TTL (s) and its write time (us)."""
 
+_BY_RECORD = object()
+"""Stands for the choice between null and unset that each record makes."""
 _US_PER_MS = 1_000
 _HEADER_BYTES = 100
 """About how many bytes a statement takes in a batch beside its values."""
@@ -50,8 +54,15 @@ class Binder:
         insert_with_ttl: PreparedStatement,
         delete: PreparedStatement,
         times: WriteTimes,
+        nulls: str = "",
     ) -> None:
-        """The statements are prepared from the texts of `cql.insert` and `cql.delete`."""
+        """The statements are prepared from the texts of `cql.insert` and `cql.delete`.
+
+        `nulls` is `NULL` or `UNSET`, what a null does unless the statement says it; empty lets the record decide.
+        """
+        self._nulls = nulls.upper()
+        self._absents: dict[Plan, Any] = {}
+        """What stands for a null in the rows of a plan."""
         self.table = table
         self._name = table.qualified
         self._insert = insert
@@ -128,7 +139,7 @@ class Binder:
         if layout is None:
             return None
         try:
-            found = layout.cells(values, _absent(row))
+            found = layout.cells(values, self._absent(row))
             found.append(cells.pack_long(time_us))
             left_s = _left_s(row)
             if left_s is None:
@@ -137,6 +148,16 @@ class Binder:
             return cells.Serialized(self._insert_with_ttl, found)
         except cells.FALLBACK_ERRORS:
             return None
+
+    def _absent(self, row: Row) -> Any:
+        if row.plan not in self._absents:
+            unset = _null_to_unset(row.plan.statement) or {"UNSET": "true", "NULL": "false"}.get(self._nulls)
+            self._absents[row.plan] = {"true": UNSET_VALUE, "false": None}.get(unset or "", _BY_RECORD)
+        absent = self._absents[row.plan]
+        if absent is _BY_RECORD:
+            # A null of a record with a revision is data: it must hide what a lower revision wrote there.
+            return UNSET_VALUE if row.revision is None else None
+        return absent
 
     def _layout(self, names: tuple[str, ...]) -> cells.Layout | None:
         try:
@@ -147,7 +168,7 @@ class Binder:
         return cells.layout(self.table.columns, self.table.primary_key, fields) if is_plain else None
 
     def _bound(self, row: Row, values: dict[str, Any], time_us: int) -> BoundStatement:
-        absent = _absent(row)
+        absent = self._absent(row)
         bound: dict[str, Any] = dict.fromkeys(self.table.columns, UNSET_VALUE)
         for field, value in values.items():
             if field in NO_COLUMNS:
@@ -198,9 +219,17 @@ def _by_driver(prepared: PreparedStatement, values: Sequence[Any]) -> BoundState
         raise TypeError(f"a value does not fit its column: {error}") from error
 
 
-def _absent(row: Row) -> Any:
-    # A null of a record with a revision is data: it must hide what a lower revision wrote there.
-    return UNSET_VALUE if row.revision is None else None
+def null_problems(statement: Statement) -> list[str]:
+    """Return what is wrong with the statement's `nullToUnset`; nothing if it is an allowed value."""
+    found = _null_to_unset(statement)
+    return (
+        [] if found in (None, "true", "false") else [f"{NULL_TO_UNSET}={found} is not allowed; expected true or false"]
+    )
+
+
+def _null_to_unset(statement: Statement) -> str | None:
+    named = {name.lower(): value.lower() for name, value in statement.properties.items()}
+    return named.get(NULL_TO_UNSET.lower())
 
 
 def write_time_us(row: Row) -> int:

@@ -13,7 +13,6 @@ _LEVELS = ("ANY", "ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "EACH_
 
 _OF_OLD_CONNECTOR = (
     ("threadpool.size", "partitions are written in parallel, each in order; tasks.max adds processes"),
-    ("default.value", "a null is left unset; with a revision it is written"),
     ("delete.enabled", "a statement says it: PROPERTIES('behavior.on.null.values'='DELETE')"),
     ("delete.statement", "rows are deleted by their primary key, the statement's PK"),
 )
@@ -53,6 +52,15 @@ _OWN = (
         minimum=1,
         aliases=(f"{PREFIX}.read.timeout.ms",),
     ),
+    _key(
+        "default.value",
+        Type.STRING,
+        "",
+        "What a null does: UNSET leaves the column as it is, NULL deletes its value. Empty: UNSET, but NULL for "
+        "records with a revision. A statement may say it: PROPERTIES('nullToUnset'='true').",
+        _LOW,
+        allowed=("", "UNSET", "NULL"),
+    ),
     _key("max.concurrent.requests", Type.INT, "256", "Requests in flight at once.", minimum=1),
     _key("max.batch.size", Type.INT, "30", "Most rows in one unlogged batch.", _LOW, minimum=1),
     *_of_sink.batches(1_000),
@@ -69,5 +77,15 @@ DEFINITION = _of_sink.definition(
         "io.lenses.streamreactor.connect.cassandra.sink.CassandraSinkConnector",
         "io.lenses.streamreactor.connect.cassandra.CassandraSinkConnector",
     ),
-    clauses=("IGNORE", "AUTOCREATE", "PK", "WITHTIMESTAMP", "TIMESTAMPUNIT", "TTL", "WITHSTRUCTURE", "PROPERTIES"),
+    clauses=(
+        "IGNORE",
+        "AUTOCREATE",
+        "AUTOEVOLVE",
+        "PK",
+        "WITHTIMESTAMP",
+        "TIMESTAMPUNIT",
+        "TTL",
+        "WITHSTRUCTURE",
+        "PROPERTIES",
+    ),
 )

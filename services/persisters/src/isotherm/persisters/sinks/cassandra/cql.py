@@ -104,6 +104,17 @@ def create_table(keyspace: str, table: str, columns: Mapping[str, Any], primary_
     return f"CREATE TABLE IF NOT EXISTS {quoted(keyspace)}.{quoted(table)} ({', '.join(lines)})"
 
 
+def add_columns(table: Table, columns: Mapping[str, Any]) -> str:
+    """Return ALTER TABLE that adds columns for fields of these Avro types."""
+    added = ", ".join(f"{quoted(name)} {cql_type(avro)}" for name, avro in columns.items())
+    return f"ALTER TABLE {table.qualified} ADD {added}"
+
+
+def missing_columns(table: Table, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that no column takes, with their types."""
+    return {name: avro for name, avro in fields.items() if not {name, name.lower()} & table.columns.keys()}
+
+
 def create_keyspace(keyspace: str, replication_factor: int) -> str:
     """Return CREATE KEYSPACE IF NOT EXISTS with so many replicas in every data centre."""
     replication = f"{{'class': 'NetworkTopologyStrategy', 'replication_factor': {replication_factor}}}"

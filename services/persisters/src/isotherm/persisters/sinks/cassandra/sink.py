@@ -32,7 +32,7 @@ from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
 from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.cassandra import cql
-from isotherm.persisters.sinks.cassandra.binding import Binder, Write
+from isotherm.persisters.sinks.cassandra.binding import Binder, Write, null_problems
 from isotherm.persisters.sinks.cassandra.connector_keys import PREFIX
 from isotherm.persisters.sinks.cassandra.grouping import grouped
 from isotherm.persisters.sinks.cassandra.tables import Tables, driver_message
@@ -115,10 +115,11 @@ class CassandraSink:
             return binder.bind(index, row, source)
         except cql.NotAColumnError:
             # The table may have got the column after it was looked up.
-            newer = self._tables.newer(self._session, row, binder)
-            if newer is None:
+            newer = self._tables.newer(self._session, row, binder) or binder
+            evolved = self._tables.evolved(self._session, row, newer)
+            if evolved is None and newer is binder:
                 raise
-            return newer.bind(index, row, source)
+            return (evolved or newer).bind(index, row, source)
 
     def _all_bound(
         self, indices: Iterable[int], batch: Batch, bind: Callable[[int, Row, Hashable], Write], failed: list[FailedRow]
@@ -252,6 +253,7 @@ def problems(config: Validated) -> list[Problem]:
     keyspace = config.text(f"{PREFIX}.key.space")
     return [
         *tls.problems(config, PREFIX),
+        *[Problem(f"{PREFIX}.kcql", why) for statement in config.statements for why in null_problems(statement)],
         *[
             Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})")
             for statement in config.statements

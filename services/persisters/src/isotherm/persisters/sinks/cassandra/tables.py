@@ -30,6 +30,9 @@ _OF_THE_TABLE = re.compile(
 )
 """What Cassandra and Scylla say of a request if the table or its keyspace is gone."""
 
+_COLUMN_EXISTS = re.compile(r"already exists|conflicts with an existing column", re.IGNORECASE)
+"""What Cassandra and Scylla say of a column that is to be added again."""
+
 T = TypeVar("T")
 
 
@@ -92,6 +95,26 @@ class Tables:
                 raise Unavailable(f"Cassandra: {refused}")
             return None if is_same else found
 
+    def evolved(self, session: Session | None, row: Row, outdated: Binder) -> Binder | None:
+        """Return what binds the row after AUTOEVOLVE added columns for its fields; None if there is nothing to add.
+
+        Another task may add the same columns at the same time. Raises what `binder` raises.
+        """
+        if not row.plan.statement.autoevolve:
+            return None
+        fields = {name: avro for name, avro in row.plan.columns.items() if name not in NO_COLUMNS}
+        missing = cql.missing_columns(outdated.table, fields)
+        if session is None or not missing:
+            return None
+        with self._lock:
+            try:
+                ask(lambda: session.execute(cql.add_columns(outdated.table, missing)))
+            except SinkConfigError as error:
+                if _COLUMN_EXISTS.search(str(error)) is None:
+                    raise
+            found = self._binders[row.target] = self._asked(session, row.target, row, again=True)
+            return found
+
     def _asked(self, session: Session | None, target: str, row: Row | None, *, again: bool = False) -> Binder:
         if session is None:
             raise Unavailable("Cassandra: not connected")
@@ -122,7 +145,7 @@ class Tables:
         statements = {name: session.prepare(text) for name, text in texts.items()}
         for one in statements.values():
             one.is_idempotent = True
-        return Binder(table, **statements, times=self._times)
+        return Binder(table, **statements, times=self._times, nulls=self._config.text(f"{PREFIX}.default.value"))
 
     def _create(self, session: Session, keyspace: str, name: str, row: Row) -> None:
         if not row.plan.columns:

@@ -9,7 +9,9 @@ from typing import Any
 from isotherm.persisters.api.row import FailedRow, Row
 from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.api.statements import has_target_per_record
-from isotherm.persisters.sinks.elasticsearch.index_names import is_of_record
+from isotherm.persisters.sinks.elasticsearch.indices.index_names import is_of_record
+from isotherm.persisters.sinks.elasticsearch.product import BLOCKED
+from isotherm.persisters.sinks.elasticsearch.statements import is_data_stream
 
 _NOT_FOUND, _CONFLICT, _TOO_LARGE, _INTERNAL = 404, 409, 413, 500
 _TRANSIENT = frozenset((429, 502, 503, 504))
@@ -18,8 +20,6 @@ _OF_THE_SERVER = re.compile(
     r"|closed|rejected|unavailable|timeout|timed_out|interrupted|circuit|memory|disk|file|lock|(^|_)(i_?o|e_?o_?f)_"
 )
 """In the types of errors that a 500 carries and that are the server's own: a node that leaves, a disk that fails."""
-BLOCKED = "cluster_block_exception"
-"""An index, or the whole cluster, takes no writes now: read-only, out of disk space, without a master."""
 _CLOSED, _MISSING = "index_closed_exception", "index_not_found_exception"
 _FORBIDDEN = frozenset((401, 403))
 _MAPPING = ("document_parsing_exception", "mapper_parsing_exception")
@@ -43,8 +43,8 @@ def failed_item(index: int, row: Row, outcome: Mapping[str, Any]) -> FailedRow |
     status, error = int(outcome["status"]), outcome.get("error")
     if error is None or (status == _NOT_FOUND and row.values is None):
         return None
-    if status == _CONFLICT and row.revision is not None:
-        # The index holds a higher revision already.
+    if status == _CONFLICT and (row.revision is not None or is_data_stream(row.plan.statement)):
+        # The index holds a higher revision already, the data stream this very record.
         return None
     text = f"{status} {error.get('type')}: {error.get('reason')}"
     cause = error.get("caused_by", {}).get("reason")

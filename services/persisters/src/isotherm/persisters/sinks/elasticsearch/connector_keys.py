@@ -6,6 +6,7 @@ from isotherm.connector.config.definitions import Importance, Type
 from isotherm.persisters.sinks.sink_keys import SinkKeys
 
 PREFIX = "connect.elastic"
+GZIP, NONE = "gzip", "none"
 _LOW = Importance.LOW
 _of_sink = SinkKeys(PREFIX)
 _key = _of_sink.key
@@ -25,9 +26,23 @@ _OWN = (
     _key("index.auto.create", Type.BOOLEAN, "true", "Create missing indices, mapped by the topic's Avro schema."),
     _key("use.http.username", Type.STRING, "", "User of basic authentication."),
     _key("use.http.password", Type.PASSWORD, "", "Password of basic authentication."),
-    _key("api.key", Type.PASSWORD, "", "API key, instead of user and password."),
+    _key("api.key", Type.PASSWORD, "", "API key, encoded as the server gives it, instead of user and password."),
+    _key(
+        "bearer.token",
+        Type.PASSWORD,
+        "",
+        "Token of a service account, or an OAuth 2 or JWT token, instead of user or API key.",
+    ),
+    _key("cloud.id", Type.STRING, "", "Cloud ID of a deployment in Elastic Cloud, instead of url and hosts."),
     *_of_sink.pem_files(),
     *_of_sink.batches(2_000),
+    _key(
+        "compression",
+        Type.STRING,
+        NONE,
+        "gzip: bulk requests and responses are compressed, for a network that is slower than the processors.",
+        allowed=(NONE, GZIP),
+    ),
     _key("write.timeout", Type.INT, "30000", "How long one request may take, ms.", minimum=1),
     _key("pk.separator", Type.STRING, "-", "Separator of a PK's values in a document's id.", _LOW),
     _key(
@@ -41,6 +56,12 @@ _OWN = (
     _key(
         "retention.interval.ms", Type.INT, "3600000", "Time between two checks of the indices, ms.", _LOW, minimum=100
     ),
+    _key(
+        "lifecycle.policy",
+        Type.STRING,
+        "",
+        "Policy of Elasticsearch (ILM) for the indices that the sink creates, in the place of retention.",
+    ),
     _key("tableprefix", Type.STRING, "", "Prefix of every index.", _LOW),
 )
 
@@ -50,6 +71,7 @@ DEFINITION = _of_sink.definition(
     aliases=(
         "elasticsearch",
         "elastic",
+        "opensearch",
         "com.datamountaineer.streamreactor.connect.elastic.ElasticSinkConnector",
         "com.datamountaineer.streamreactor.connect.elastic6.ElasticSinkConnector",
         "com.datamountaineer.streamreactor.connect.elastic7.ElasticSinkConnector",
@@ -60,6 +82,7 @@ DEFINITION = _of_sink.definition(
         "IGNORE",
         "AUTOCREATE",
         "WITHSTRUCTURE",
+        "STOREAS",
         "PK",
         "WITHTIMESTAMP",
         "TIMESTAMPUNIT",

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
-from elasticsearch import ApiError, Elasticsearch
 
 from isotherm.persisters.api.ownership import Ownership
 from isotherm.persisters.api.row import FailedRow, Row
 from isotherm.persisters.api.sink import Unavailable
 from isotherm.persisters.sinks.elasticsearch.bulk_responses import failed_item
-from isotherm.persisters.sinks.elasticsearch.client import NotAllowedError, ask
+from isotherm.persisters.sinks.elasticsearch.search_server import NotAllowedError, RequestRefusedError, SearchServer
 from isotherm.persisters.sinks.repeated_ids import Effect, EffectKind
 from isotherm.servicekit import logs
 
@@ -47,16 +46,24 @@ class Seen:
 
 ABSENT = None
 _Found = Seen | None
-DocumentRef = tuple[str, str]
-"""Index and id of a document."""
+
+
+class DocumentRef(NamedTuple):
+    """What names a document: its index, its id and, if it has one, its routing value."""
+
+    index_name: str
+    id: str
+    routing: str | None = None
+
+
 _Pending = dict[DocumentRef, list[Effect]]
 
 
 class OrderedWriter:
     """Applies effects to documents; safe for several threads."""
 
-    def __init__(self, client: Elasticsearch) -> None:
-        self._client = client
+    def __init__(self, server: SearchServer) -> None:
+        self._server = server
         self._mostly_new: dict[str, bool] = {}
         """By index, whether most documents of the last write were new: then reading them first does not pay off."""
         self._unreadable: set[str] = set()
@@ -77,7 +84,7 @@ class OrderedWriter:
             [
                 document
                 for document, theirs in waiting.items()
-                if theirs[0].kind is EffectKind.DELETE or not self._mostly_new.get(document[0], True)
+                if theirs[0].kind is EffectKind.DELETE or not self._mostly_new.get(document.index_name, True)
             ]
         )
         changed = self._apply(waiting, seen, rows, failed, ownership)
@@ -87,12 +94,12 @@ class OrderedWriter:
             before = _remaining(waiting)
             self._apply(waiting, self._read(list(waiting)), rows, failed, ownership)
             attempts = attempts + 1 if _remaining(waiting) == before else 0
-        return failed + [_changed_by_others(theirs[0], document[0]) for document, theirs in waiting.items()]
+        return failed + [_changed_by_others(theirs[0], document.index_name) for document, theirs in waiting.items()]
 
     def _note_known(self, effects: Mapping[DocumentRef, Sequence[Effect]], known: Collection[DocumentRef]) -> None:
         """Note for the next write whether reading first pays off."""
-        there = Counter(index for index, _ in known)
-        for index, number in Counter(index for index, _ in effects).items():
+        there = Counter(document.index_name for document in known)
+        for index, number in Counter(document.index_name for document in effects).items():
             self._mostly_new[index] = 2 * there[index] <= number
 
     def _apply(
@@ -119,7 +126,11 @@ class OrderedWriter:
         address = _common_index(asked)
         operations = [
             _operation(
-                document, waiting[document][0], seen.get(document), address, is_blind=document[0] in self._unreadable
+                document,
+                waiting[document][0],
+                seen.get(document),
+                address,
+                is_blind=document.index_name in self._unreadable,
             )
             for document in asked
         ]
@@ -145,15 +156,13 @@ class OrderedWriter:
     def _send(self, address: str | None, operations: Sequence[bytes], ownership: Ownership) -> list[Mapping[str, Any]]:
         if not operations:
             return []
-        body: Any = b"".join(operations)
         try:
-            answer = ask(lambda: self._client.bulk(index=address, operations=body, filter_path=_BULK_RESPONSE))
-        except ApiError as error:
-            if error.status_code not in _SPLIT:
+            answer = self._server.bulk(index=address, operations=b"".join(operations), filter_path=_BULK_RESPONSE)
+        except RequestRefusedError as refused:
+            if refused.status not in _SPLIT:
                 raise
             if len(operations) == 1:
-                refusal = {"type": str(error.error), "reason": str(error)}
-                return [{"status": error.status_code, "error": refusal}]
+                return [{"status": refused.status, "error": {"type": refused.kind, "reason": str(refused)}}]
             middle = len(operations) // 2
             first = self._send(address, operations[:middle], ownership)
             ownership.check()
@@ -164,29 +173,24 @@ class OrderedWriter:
 
     def _read(self, documents: Sequence[DocumentRef]) -> dict[DocumentRef, _Found]:
         """Return the current versions of the documents, without those of indices that cannot be read."""
-        documents = [document for document in documents if document[0] not in self._unreadable]
+        documents = [document for document in documents if document.index_name not in self._unreadable]
         if not documents:
             return {}
         address = _common_index(documents)
-        what: dict[str, Any] = (
-            {"docs": [{"_index": index, "_id": id_} for index, id_ in documents]}
-            if address is None
-            else {"index": address, "ids": [id_ for _, id_ in documents]}
-        )
         try:
-            answer = ask(lambda: self._client.mget(**what, source=False, filter_path=_READ_RESPONSE))
+            answer = self._server.versions(index=address, asked=_asked(documents, address), filter_path=_READ_RESPONSE)
         except NotAllowedError as error:
-            for index in {index for index, _ in documents}:
+            for index in {document.index_name for document in documents}:
                 self._give_up_reading(index, str(error))
             return {}
         found: dict[DocumentRef, _Found] = {}
         for document, response in zip(documents, answer["docs"], strict=True):
             kind = response.get("error", {}).get("type")
             if kind in _UNREADABLE:
-                self._give_up_reading(document[0], kind)
+                self._give_up_reading(document.index_name, kind)
                 continue
             if kind is not None and kind not in _SHOWN_BY_WRITE:
-                raise Unavailable(f"Elasticsearch: index {document[0]}: {kind}")
+                raise Unavailable(f"{self._server.product}: index {document.index_name}: {kind}")
             exists = response.get("found", False)
             found[document] = Seen(response["_seq_no"], response["_primary_term"]) if exists else ABSENT
         return found
@@ -205,14 +209,32 @@ class OrderedWriter:
 
 def _common_index(documents: Sequence[DocumentRef]) -> str | None:
     """Return the index of all documents, to write once in the request's address; None if there are several."""
-    indices = {index for index, _ in documents}
+    indices = {document.index_name for document in documents}
     return indices.pop() if len(indices) == 1 else None
 
 
+def _asked(documents: Sequence[DocumentRef], address: str | None) -> dict[str, Any]:
+    """Return the body of a request for documents; the short form if they need no more than their ids."""
+    if address is not None and all(document.routing is None for document in documents):
+        return {"ids": [document.id for document in documents]}
+    return {
+        "docs": [
+            {
+                "_id": id_,
+                **({"_index": index} if index != address else {}),
+                **({"routing": routing} if routing is not None else {}),
+            }
+            for index, id_, routing in documents
+        ]
+    }
+
+
 def _operation(document: DocumentRef, effect: Effect, seen: _Found, address: str | None, *, is_blind: bool) -> bytes:
-    metadata = b'"_id":' + orjson.dumps(document[1])
-    if document[0] != address:
-        metadata += b',"_index":%b' % orjson.dumps(document[0])
+    metadata = b'"_id":' + orjson.dumps(document.id)
+    if document.index_name != address:
+        metadata += b',"_index":%b' % orjson.dumps(document.index_name)
+    if document.routing is not None:
+        metadata += b',"routing":%b' % orjson.dumps(document.routing)
     if seen is not None:
         metadata += b',"if_seq_no":%d,"if_primary_term":%d' % (seen.number, seen.term)
     if effect.kind is EffectKind.DELETE:

@@ -8,7 +8,8 @@ from isotherm.persisters.sinks.plugin import SinkCode, SinkKind
 
 
 def _load() -> SinkCode:
-    from isotherm.persisters.sinks.elasticsearch import retention_job, sink
+    from isotherm.persisters.sinks.elasticsearch import sink
+    from isotherm.persisters.sinks.elasticsearch.indices import retention_job
 
     return SinkCode(
         lambda config, _decode, writers, _topic_id: sink.ElasticsearchSink(config, writers),
@@ -26,5 +27,5 @@ SINK = SinkKind(
     _load,
     Conventions(ttl_unit_ms=None),
     requirement="isotherm-persisters[elasticsearch]",
-    noisy_loggers=("elastic_transport", "elasticsearch"),
+    noisy_loggers=("elastic_transport",),
 )

@@ -17,7 +17,7 @@ from hazelcast.serialization.serialization_const import JAVASCRIPT_JSON_SERIALIZ
 from isotherm.persisters.api.plan import Plan
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import RowError
-from isotherm.persisters.records.decoding import Decode
+from isotherm.persisters.records.decoded_value import Decode
 from isotherm.persisters.records.derived_schemas import is_avro
 from isotherm.persisters.records.documents import to_json
 

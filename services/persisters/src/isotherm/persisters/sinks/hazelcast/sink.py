@@ -24,7 +24,8 @@ from isotherm.persisters.api.plan import Plan
 from isotherm.persisters.api.row import Batch, FailedRow
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.persisters.api.statements import null_behaviour
-from isotherm.persisters.records.decoding import BAD_RECORD, Decode
+from isotherm.persisters.records.decoded_value import Decode
+from isotherm.persisters.records.decoding import BAD_RECORD
 from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.hazelcast import waiting_reactor
 from isotherm.persisters.sinks.hazelcast.append_writer import AppendWriter

@@ -26,7 +26,7 @@ from isotherm.persisters.api.ownership import Ownership
 from isotherm.persisters.api.plan import Plan
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.api.sink import Unavailable
-from isotherm.persisters.records.decoding import Decode
+from isotherm.persisters.records.decoded_value import Decode
 from isotherm.persisters.sinks.hazelcast.items import Item, revision_of
 from isotherm.persisters.sinks.hazelcast.map_keys import MapKey
 from isotherm.persisters.sinks.repeated_ids import may_repeat_ids

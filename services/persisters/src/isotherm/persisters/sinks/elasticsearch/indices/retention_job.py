@@ -8,23 +8,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 from weakref import WeakKeyDictionary
 
-from elastic_transport import TransportError
-from elasticsearch import ApiError, Elasticsearch
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from isotherm.connector.config.validation import Problem, Validated
+from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.persisters.sinks.elasticsearch.client import connect
 from isotherm.persisters.sinks.elasticsearch.connector_keys import PREFIX
-from isotherm.persisters.sinks.elasticsearch.index_names import dated_series
-from isotherm.persisters.sinks.elasticsearch.retention import (
+from isotherm.persisters.sinks.elasticsearch.indices.index_names import dated_series
+from isotherm.persisters.sinks.elasticsearch.indices.retention import (
     ExpiredIndices,
     IndexSeries,
     ListedIndex,
     expired_indices,
 )
+from isotherm.persisters.sinks.elasticsearch.search_server import RequestRefusedError, SearchServer
 from isotherm.servicekit import logs
 from isotherm.servicekit.backoff import Backoff
 
@@ -64,8 +63,8 @@ def running(config: Validated, registry: CollectorRegistry) -> Iterator[None]:
         yield
         return
     stop = threading.Event()
-    client = connect(config, 1)
-    retention = RetentionJob(config, client, registry)
+    server = connect(config, 1)
+    retention = RetentionJob(config, server, registry)
     thread = threading.Thread(target=retention.run, args=(stop,), name="retention", daemon=True)
     thread.start()
     try:
@@ -73,7 +72,7 @@ def running(config: Validated, registry: CollectorRegistry) -> Iterator[None]:
     finally:
         stop.set()
         thread.join(_STOP_TIMEOUT_S)
-        client.close()
+        server.close()
 
 
 def retention_metrics(registry: CollectorRegistry) -> tuple[Gauge, Counter]:
@@ -109,7 +108,7 @@ class RetentionJob:
     def __init__(
         self,
         config: Validated,
-        client: Elasticsearch,
+        server: SearchServer,
         registry: CollectorRegistry,
         clock_ms: Callable[[], float] = lambda: time.time() * 1000,
     ) -> None:
@@ -117,7 +116,7 @@ class RetentionJob:
         self._retention_ms = config.integer(DAYS) * _DAY_MS
         self._only_reports = config.flag(DRY_RUN)
         self._interval_s = config.integer(INTERVAL) / 1000
-        self._client = client
+        self._server = server
         self._clock_ms = clock_ms
         self._has_reported = False
         expired, self._actions = retention_metrics(registry)
@@ -132,7 +131,7 @@ class RetentionJob:
         while not stop.is_set():
             try:
                 self.sweep()
-            except (ApiError, TransportError) as error:
+            except (RequestRefusedError, Unavailable, SinkConfigError) as error:
                 self._failed.inc()
                 _log.warning("retention: pass failed, trying again", reason=str(error))
                 stop.wait(backoff.next_ms() / 1000)
@@ -141,7 +140,7 @@ class RetentionJob:
                 stop.wait(self._interval_s)
 
     def sweep(self) -> ExpiredIndices:
-        """Make one pass. Raises ApiError, TransportError of the client."""
+        """Make one pass. Raises what `SearchServer` raises."""
         indices, now_ms = self._indices(), self._now_ms()
         found = expired_indices(self._series, indices, now_ms=now_ms, retention_ms=self._retention_ms)
         self._expired.set(len(found.expired))
@@ -152,11 +151,11 @@ class RetentionJob:
                 _log.warning("retention: indices expired", indices=found.expired, next=then)
             return found
         for name in found.close:
-            self._client.indices.close(index=name, ignore_unavailable=True)
+            self._server.close_index(name)
             self._closed.inc()
             _log.info("retention: index closed", index=name)
         for name in found.delete:
-            self._client.indices.delete(index=name, ignore_unavailable=True)
+            self._server.delete_index(name)
             self._deleted.inc()
             _log.info("retention: index deleted", index=name)
         return found
@@ -165,11 +164,10 @@ class RetentionJob:
         """Return the earlier time of the server's clock and this machine's: a clock that is ahead must not delete
         anything.
         """
-        row: Any = self._client.cat.health(h="epoch", format="json").body[0]
-        server_ms, local_ms = int(row["epoch"]) * 1000, self._clock_ms()
+        server_ms, local_ms = self._server.clock_ms(), self._clock_ms()
         if abs(server_ms - local_ms) > _CLOCKS_APART_MS:
             _log.warning(
-                "retention: the clocks of this machine and of Elasticsearch differ; the earlier one is taken",
+                "retention: the clocks of this machine and of the server differ; the earlier one is taken",
                 seconds_ahead=round((local_ms - server_ms) / 1000),
             )
         return min(server_ms, local_ms)
@@ -178,11 +176,7 @@ class RetentionJob:
         """Return the indices that may belong to the series; `expired_indices` compares their names exactly."""
         rows: dict[str, ListedIndex] = {}
         for base in sorted({series.base for series in self._series}):
-            answer = self._client.cat.indices(
-                index=f"{base}*", h="index,status", format="json", expand_wildcards=["open", "closed"]
-            )
-            for row in answer.body:
-                assert isinstance(row, dict)
+            for row in self._server.list_indices(f"{base}*"):
                 rows[row["index"]] = ListedIndex(row["index"], row["status"] == "open")
         return list(rows.values())
 

@@ -8,8 +8,8 @@ from functools import lru_cache
 from isotherm.kcql.dates import compile_pattern, format_suffix
 from isotherm.kcql.model import Statement
 from isotherm.persisters.api.statements import has_target_per_record
-from isotherm.persisters.sinks.elasticsearch.mapping import index_pattern
-from isotherm.persisters.sinks.elasticsearch.retention import IndexSeries
+from isotherm.persisters.sinks.elasticsearch.indices.mapping import index_pattern
+from isotherm.persisters.sinks.elasticsearch.indices.retention import IndexSeries
 
 _FORBIDDEN = '\\/*?"<>| ,#:'
 _BAD_BEGINNINGS = "-_+."
