@@ -15,9 +15,9 @@ from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.servicekit.settings import KafkaSettings
 from isotherm.stack.servers.kafka import Kafka
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 4 * writer_lease.SESSION_S
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from isotherm.servicekit import logs
 from isotherm.servicekit.kafka.errors import reason_of
 from isotherm.servicekit.kafka.group_offsets import committed_offsets
 
-SESSION_S = 10.0
-"""How long Kafka waits for a heartbeat of the holder."""
+SESSION_S = 30.0
+"""How long Kafka waits for a heartbeat of the holder. A broker restarts in less, so a restart moves no lease."""
 HALT_S = 8.0
 """How long a holder that has lost the lease may take to stop its queries, before its JVM is killed."""
 TAKEOVER_S = 10.0
