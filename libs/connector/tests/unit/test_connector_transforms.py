@@ -278,3 +278,19 @@ def test_a_renamed_field_replaces_no_other() -> None:
     apply = chain(config("ReplaceField$Value", renames="a:b")).apply
     with pytest.raises(TransformError, match="two fields one name"):
         apply(message({"a": 1, "b": 2}, None))
+
+
+@pytest.mark.parametrize(
+    ("regex", "replacement", "topic", "routed"),
+    [
+        ("(.*)-raw", "$1", "temp-raw", "temp"),
+        ("temp", "x", "temp-raw", "temp-raw"),
+        # Java's replaceFirst looks for the first match, which may be shorter than the whole name.
+        ("(.*?)(-raw)?", "$1", "temp-raw", "temp-raw"),
+        ("a|ab", "X", "ab", "Xb"),
+    ],
+)
+def test_regex_router_replaces_the_first_match(regex: str, replacement: str, topic: str, routed: str) -> None:
+    found = chain(config("RegexRouter", regex=regex, replacement=replacement)).apply(message(topic=topic))
+    assert found is not None
+    assert found.topic == routed

@@ -12,12 +12,18 @@ _REPLACEMENT = re.compile(r"\\(.)|\$(\d+)|\$\{(\w+)\}|([\\$])", re.DOTALL)
 
 
 def regex_router(pattern: re.Pattern[str], replacement: str) -> Transform:
-    """RegexRouter: a topic whose whole name matches gets the replacement as its name."""
+    """RegexRouter: in the name of a topic that matches as a whole, the replacement takes the place of the first match.
+
+    That match is found anew, as by Java's `replaceFirst`, so an expression that can match less leaves the rest.
+    """
     name_of = _replacement(pattern, replacement)
 
     def apply(message: Message) -> Message:
-        found = pattern.fullmatch(message.topic)
-        return message if found is None else message._replace(topic=name_of(found))
+        topic = message.topic
+        found = pattern.search(topic) if pattern.fullmatch(topic) else None
+        if found is None:
+            return message
+        return message._replace(topic=topic[: found.start()] + name_of(found) + topic[found.end() :])
 
     return apply
 
