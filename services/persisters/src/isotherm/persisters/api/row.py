@@ -43,6 +43,9 @@ class Batch:
     """The offset before which the task has settled everything; None if it is not known."""
     end: int | None = None
     """The offset before which everything is settled once the rows are written; None if it is not known."""
+    failed_before: frozenset[int] = frozenset()
+    """Offsets of records between `begin` and `end` that failed before the sink and have no row here: they could not be
+    decoded, transformed or projected. A sink that notes which offsets its store holds leaves them out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,13 @@ class InFlightBatch:
             self.rows = []
 
     @property
+    def failed_before(self) -> frozenset[int]:
+        """The offsets of the records that failed and have no row among `rows`."""
+        if not self.outcomes:
+            return frozenset()
+        return frozenset(offset for offset, (outcome, _) in self.outcomes.items() if outcome is not Outcome.FILTERED)
+
+    @property
     def unsettled(self) -> int:
         """How many records get no outcome because the task stops before them."""
         return 0 if self.stopped_at is None else sum(1 for record in self.records if record.offset >= self.end)

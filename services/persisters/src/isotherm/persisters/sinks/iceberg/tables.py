@@ -9,9 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform, Transform
+from sqlalchemy.exc import IntegrityError
 
 from isotherm.connector.config.validation import Validated
 from isotherm.persisters.api.plan import Plan
@@ -74,17 +80,21 @@ class Tables:
             return self._catalog.load_table(identifier)
 
     def _create(self, identifier: tuple[str, ...], plan: Plan) -> None:
-        # Another task may be quicker.
-        with suppress(NamespaceAlreadyExistsError):
+        # Another task may be quicker. A catalog in a database says so by a duplicate key.
+        with suppress(NamespaceAlreadyExistsError, IntegrityError):
             self._catalog.create_namespace_if_not_exists(identifier[:-1])
         schema = self._columns.schema(plan)
-        properties = {"write.parquet.compression-codec": "zstd"}
+        # Each commit writes the table's metadata anew, and leaves the former one.
+        properties = {
+            "write.parquet.compression-codec": "zstd",
+            "write.metadata.delete-after-commit.enabled": "true",
+        }
         if plan.identity_columns:
             properties[IDENTITY] = json.dumps(plan.identity_columns)
         if plan.revision_column is not None:
             properties[REVISION] = plan.revision_column
         with (
-            suppress(TableAlreadyExistsError),
+            suppress(TableAlreadyExistsError, CommitFailedException),
             self._catalog.create_table_transaction(identifier, schema, properties=properties) as creation,
         ):
             if self._period != NONE:

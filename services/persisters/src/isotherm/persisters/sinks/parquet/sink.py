@@ -124,7 +124,7 @@ class ParquetSink:
     ) -> bool:
         """Write rows as one file; False if there is a file of that name, whose rows are then known to be stored."""
         table = self._columns.table(rows, failed)
-        bad = {batch.rows[one.index].offset for one in failed}
+        bad = {batch.rows[one.index].offset for one in failed} | batch.failed_before
         whole = [one for one in rows if one.row.offset not in bad]
         if not whole:
             return True
