@@ -76,7 +76,8 @@ def rows_at(rows: pa.Table, places: pa.ChunkedArray) -> pa.Table:
 def remove_snapshots(table: Table, before: datetime) -> tuple[int, int]:
     """Remove snapshots that are older, and the files that only they have.
 
-    The current snapshot stays, and those of tags and branches. Returns how many snapshots and how many files. Raises CommitFailedException if somebody else commits meanwhile.
+    The current snapshot stays, and those of tags and branches. Returns how many snapshots and how many files. Raises
+    CommitFailedException if somebody else commits meanwhile.
     """
     named = {one.snapshot_id for one in table.metadata.refs.values()}
     old = [one for one in table.snapshots() if one.timestamp_ms < before.timestamp() * 1_000]
