@@ -316,8 +316,8 @@ def test_two_tasks_that_create_the_table_at_once_both_write(tmp_path: Path, monk
     assert offsets(tmp_path) == [0, 1]
 
 
-def test_a_catalog_that_only_reads_is_away_for_now() -> None:
+def test_a_catalog_that_only_reads_is_away_for_now(tmp_path: Path) -> None:
     """PostgreSQL says 25006 while a standby takes over."""
     refused = psycopg.errors.ReadOnlySqlTransaction("cannot execute UPDATE in a read-only transaction")
-    with pytest.raises(Unavailable, match="read-only transaction"), translated():
+    with pytest.raises(Unavailable, match="read-only transaction"), translated(writing(tmp_path).config):
         raise InternalError("UPDATE", {}, refused)

@@ -23,6 +23,7 @@ from isotherm.connector.config.validation import Validated
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.persisters.sinks.iceberg import durable_io
 from isotherm.persisters.sinks.iceberg.connector_keys import PREFIX
+from isotherm.persisters.sinks.s3_errors import is_refused
 from isotherm.persisters.sinks.sqlstates import is_transient
 
 _REFUSED_CONNECTION = re.compile(
@@ -30,8 +31,6 @@ _REFUSED_CONNECTION = re.compile(
     r"|no password supplied|permission denied",
     re.IGNORECASE,
 )
-_REFUSED_FILES = re.compile(r"ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE", re.IGNORECASE)
-"""How pyarrow's client names what S3 refuses for good."""
 _FORBIDDEN = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.BadRequestError)
 _QUICKER = frozenset(("42P07", "42P06"))
 """Another task has just made the same table or schema of the database (PostgreSQL, appendix A)."""
@@ -40,7 +39,7 @@ _POOL = {"pool_pre_ping": "true"}
 
 def connect(config: Validated) -> Catalog:
     """Connect to the catalog. Raises Unavailable, SinkConfigError."""
-    with translated():
+    with translated(config):
         kind = config.text(f"{PREFIX}.catalog").lower()
         name = config.text(f"{PREFIX}.catalog.name")
         own = _sql(config) if kind == "sql" else _rest(config)
@@ -94,7 +93,7 @@ def _is_transient(error: DBAPIError, message: str) -> bool:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translated(config: Validated) -> Iterator[None]:
     """Raise the errors of the catalog and of the files as those of the sink's interface."""
     try:
         yield
@@ -120,6 +119,5 @@ def translated() -> Iterator[None]:
     except PermissionError as error:
         raise SinkConfigError(f"Iceberg's files: {error}") from error
     except OSError as error:
-        raise (SinkConfigError if _REFUSED_FILES.search(str(error)) else Unavailable)(
-            f"Iceberg's files: {error}"
-        ) from error
+        refused = is_refused(str(error), are_credentials_fixed=bool(config.text(f"{PREFIX}.s3.access.key")))
+        raise (SinkConfigError if refused else Unavailable)(f"Iceberg's files: {error}") from error

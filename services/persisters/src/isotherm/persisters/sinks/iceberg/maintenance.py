@@ -29,7 +29,7 @@ def compact(config: Validated, after_hours: float) -> Iterator[str]:
     try:
         tables = Tables(config, catalog, Columns())
         for target in dict.fromkeys(_targets(config)):
-            with translated():
+            with translated(config):
                 table = tables.load(target, None)
                 name = ".".join(table.name())
                 for one in compaction.compact(table, now, timedelta(hours=after_hours)):

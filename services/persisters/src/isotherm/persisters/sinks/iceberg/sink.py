@@ -120,7 +120,7 @@ class IcebergSink:
                     failed[part.number].extend(FailedRow(one.place, error.reason, error) for one in part.rows)
                 return
             try:
-                with translated():
+                with translated(self._config):
                     self._commit(table, parts, failed)
                 return
             except CommitFailedException as overtaken:

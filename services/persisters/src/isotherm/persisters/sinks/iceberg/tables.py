@@ -41,6 +41,7 @@ class Tables:
     """The tables of a connector in its catalog; safe for several threads."""
 
     def __init__(self, config: Validated, catalog: Catalog, columns: Columns) -> None:
+        self._config = config
         self._catalog = catalog
         self._columns = columns
         self._namespace = config.text(f"{PREFIX}.namespace")
@@ -68,7 +69,7 @@ class Tables:
 
     def _loaded(self, target: str, plan: Plan | None) -> Table:
         identifier = self.identifier(target)
-        with translated():
+        with translated(self._config):
             try:
                 return self._catalog.load_table(identifier)
             except NoSuchTableError:
