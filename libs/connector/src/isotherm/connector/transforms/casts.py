@@ -21,7 +21,7 @@ from isotherm.connector.transforms.numbers import (
 )
 from isotherm.connector.transforms.schemas import Shape, field, fields_of, optional, record, shape
 from isotherm.connector.transforms.steps import Compiled, required_map, step
-from isotherm.connector.transforms.times import MS_PER_DAY, iso_text, ms_of
+from isotherm.connector.transforms.times import MS_PER_DAY, iso_text, ms_of, ms_of_date
 
 TYPES: Mapping[str, Schema] = {
     "int8": {"type": "int", "connect.type": "int8"},
@@ -55,12 +55,13 @@ def cast_fields(part: Part, types: Mapping[str, str], *, replaces_nulls: bool) -
                 made["type"] = made["type"][::-1] if found.optional else made["type"]
             fields.append(made)
         items = [(name, found, types[name]) for name, found in casts.items()]
+        changed = [name for name, found, target in items if not _is_lossless(found, target)]
 
         def convert(data: Any, _: Message) -> Any:
             found = required_map(data, "Cast")
             return {**found, **{name: cast(found.get(name), kind, target) for name, kind, target in items}}
 
-        return Compiled(record(schema, fields, changed=_narrowing(types)), convert)
+        return Compiled(record(schema, fields, changed=changed), convert)
 
     def without_schema(data: Any, _: Message) -> Any:
         found = required_map(data, "Cast")
@@ -69,9 +70,13 @@ def cast_fields(part: Part, types: Mapping[str, str], *, replaces_nulls: bool) -
     return step(part, with_schema, without_schema, replaces_nulls=replaces_nulls)
 
 
-def _narrowing(types: Mapping[str, str]) -> list[str]:
-    """The fields whose cast may make two values one, or another order: all but those to int64."""
-    return [name for name, target in types.items() if target != "int64"]
+def _is_lossless(kind: Shape, target: str) -> bool:
+    """Whether different values of a type stay different values, in the same order."""
+    if kind.logical == "Decimal":
+        return False
+    if target in _BITS:
+        return kind.type == "boolean" or _BITS.get(kind.type, 65) <= _BITS[target]
+    return (kind.type == target and kind.logical is None) or (kind.type, target) == ("float32", "float64")
 
 
 def cast_whole(part: Part, target: str) -> Transform:
@@ -123,7 +128,7 @@ def cast(value: Any, kind: Shape | None, target: str) -> Any:
 def _plain(value: Any, kind: Shape) -> Any:
     """A date, time or timestamp as the number that stands for it."""
     if kind.logical == "Date":
-        return ms_of(value) // MS_PER_DAY
+        return ms_of_date(value) // MS_PER_DAY
     if isinstance(value, date | time):
         return ms_of(value)
     return str(value) if isinstance(value, UUID) else value
@@ -141,7 +146,7 @@ def _boolean(value: Any) -> bool:
 
 def _text(value: Any, kind: Shape) -> str:
     if kind.logical in ("Date", "Time", "Timestamp") or isinstance(value, date | time | datetime):
-        return iso_text(ms_of(value))
+        return iso_text(ms_of_date(value) if kind.logical == "Date" else ms_of(value))
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if isinstance(value, bool):

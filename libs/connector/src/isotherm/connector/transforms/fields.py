@@ -131,7 +131,7 @@ def replace_field(
             found = required_map(data, "ReplaceField")
             return {name: found.get(source) for name, source in sources}
 
-        return Compiled(record(schema, fields, renames=renames), convert)
+        return Compiled(record(schema, fields, origins=dict(sources)), convert)
 
     def without_schema(data: Any, _: Message) -> Any:
         found = required_map(data, "ReplaceField")
