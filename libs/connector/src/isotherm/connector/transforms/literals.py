@@ -29,7 +29,7 @@ def value_of_literal(text: str) -> Any:
     """Return null, a boolean, a number, a time, a list or a map, if the text is one in Connect's terms; else itself."""
     if text in _WORDS:
         return _WORDS[text]
-    if text[:1] in ('"', "[", "{"):
+    if text[:1] in ("[", "{"):
         try:
             return json.loads(text)
         except ValueError:
