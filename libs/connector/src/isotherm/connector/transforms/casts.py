@@ -12,6 +12,7 @@ from uuid import UUID
 from isotherm.connector.transforms.fields import shape_of_value
 from isotherm.connector.transforms.message import Message, Part, Schema, Transform, TransformError
 from isotherm.connector.transforms.numbers import (
+    BITS,
     is_number,
     narrowed,
     parsed_float,
@@ -19,22 +20,10 @@ from isotherm.connector.transforms.numbers import (
     single,
     text_of_double,
 )
-from isotherm.connector.transforms.schemas import Shape, field, fields_of, optional, record, shape
+from isotherm.connector.transforms.schemas import PRIMITIVES, Shape, field, fields_of, optional, record, shape
 from isotherm.connector.transforms.steps import Compiled, required_map, step
 from isotherm.connector.transforms.times import MS_PER_DAY, iso_text, ms_of, ms_of_date
 
-TYPES: Mapping[str, Schema] = {
-    "int8": {"type": "int", "connect.type": "int8"},
-    "int16": {"type": "int", "connect.type": "int16"},
-    "int32": "int",
-    "int64": "long",
-    "float32": "float",
-    "float64": "double",
-    "boolean": "boolean",
-    "string": "string",
-}
-"""The types to cast to, each with its schema."""
-_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _NOT_CAST = ("array", "map", "struct", "union")
 
 
@@ -49,7 +38,7 @@ def cast_fields(part: Part, types: Mapping[str, str], *, replaces_nulls: bool) -
                 fields.append(one)
                 continue
             found = casts[one["name"]] = shape(one["type"])
-            made = field(one["name"], optional(TYPES[target], is_optional=found.optional))
+            made = field(one["name"], optional(PRIMITIVES[target], is_optional=found.optional))
             if one.get("default") is not None:
                 made["default"] = cast(one["default"], found, target)
                 made["type"] = made["type"][::-1] if found.optional else made["type"]
@@ -74,8 +63,8 @@ def _is_lossless(kind: Shape, target: str) -> bool:
     """Whether different values of a type stay different values, in the same order."""
     if kind.logical == "Decimal":
         return False
-    if target in _BITS:
-        return kind.type == "boolean" or _BITS.get(kind.type, 65) <= _BITS[target]
+    if target in BITS:
+        return kind.type == "boolean" or BITS.get(kind.type, 65) <= BITS[target]
     return (kind.type == target and kind.logical is None) or (kind.type, target) == ("float32", "float64")
 
 
@@ -84,7 +73,7 @@ def cast_whole(part: Part, target: str) -> Transform:
 
     def with_schema(schema: Schema) -> Compiled:
         found = shape(schema)
-        made = optional(TYPES[target], is_optional=found.optional)
+        made = optional(PRIMITIVES[target], is_optional=found.optional)
         return Compiled(made, lambda data, _: cast(data, found, target))
 
     return step(part, with_schema, lambda data, _: cast(data, None, target), replaces_nulls=False)
@@ -96,7 +85,7 @@ def cast(value: Any, kind: Shape | None, target: str) -> Any:
     Args:
         value: the value.
         kind: its type; None for a value without a schema.
-        target: a key of TYPES.
+        target: a key of PRIMITIVES.
 
     Raises:
         TransformError: its type cannot be cast, or its text does not hold such a value.
@@ -113,11 +102,11 @@ def cast(value: Any, kind: Shape | None, target: str) -> Any:
         return _boolean(value)
     if isinstance(value, bool):
         value = int(value)
-    if target in _BITS:
+    if target in BITS:
         if isinstance(value, str):
-            return parsed_whole(value, _BITS[target])
+            return parsed_whole(value, BITS[target])
         if is_number(value):
-            return narrowed(value, _BITS[target])
+            return narrowed(value, BITS[target])
     elif isinstance(value, str):
         return parsed_float(value, is_single=target == "float32")
     elif is_number(value):

@@ -37,6 +37,17 @@ _LOGICAL = {
 TIMESTAMP: Schema = {"type": "long", "logicalType": "timestamp-millis"}
 DATE: Schema = {"type": "int", "logicalType": "date"}
 TIME: Schema = {"type": "int", "logicalType": "time-millis"}
+PRIMITIVES: Mapping[str, Schema] = {
+    "int8": {"type": "int", "connect.type": "int8"},
+    "int16": {"type": "int", "connect.type": "int16"},
+    "int32": "int",
+    "int64": "long",
+    "float32": "float",
+    "float64": "double",
+    "boolean": "boolean",
+    "string": "string",
+}
+"""Connect's simple types, each with its schema."""
 STRUCT_NAME = "ConnectDefault"
 """The name of a record without one, as Confluent's converters have it."""
 

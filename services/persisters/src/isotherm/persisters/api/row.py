@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -67,12 +67,15 @@ def rows_to_retry(rows: Sequence[Row], failed: Mapping[int, FailedRow]) -> list[
     A row that follows a failed one of the same target and id is written again after it, so that the rows of a key keep
     their order.
     """
-    waiting: set[tuple[str, str]] = set()
-    again = []
+    return [rows[index] for index, _ in with_those_behind(rows, failed)]
+
+
+def with_those_behind(rows: Sequence[Row], failed: Mapping[int, FailedRow]) -> Iterator[tuple[int, FailedRow]]:
+    """Yield the indices of failed rows and of the rows of their targets and ids behind them, each with the failure."""
+    waiting: dict[tuple[str, str], FailedRow] = {}
     for index, row in enumerate(rows):
         identity = (row.target, row.id)
         if index in failed:
-            waiting.add(identity)
+            waiting[identity] = failed[index]
         if identity in waiting:
-            again.append(row)
-    return again
+            yield index, waiting[identity]
