@@ -43,7 +43,8 @@ CORES = {
         "buffers/accounting buffers/in_flight_batch buffers/limits buffers/partition_buffer buffers/partition_buffers "
         "api/ownership api/row",
         _PERSISTERS_TESTS,
-        "accounting batch_limits partition_buffers ownership gaps fetch_positions",
+        "accounting batch_limits buffer_marks bulk_writes fetch_positions gaps in_flight_batch ownership "
+        "partition_buffers",
     ),
     "persisters-offsets": _core(
         f"{_PERSISTERS}/consuming",
