@@ -74,7 +74,7 @@ CORES = {
         f"{_MQTT}/sessions",
         "store writes records",
         _MQTT_TESTS,
-        "sessions session_migration arbiter qos2_model transaction_batcher wills",
+        "sessions session_writes session_migration arbiter qos2_model transaction_batcher wills",
     ),
     "coap-dedup": _core(
         _COAP,
@@ -92,14 +92,15 @@ CORES = {
         f"{_ALERTS}/engine",
         "trend device_state conditions reorder alert_records reading rule_engine",
         _ALERTS_TESTS,
-        "engine_limits rules trend two_metrics reorder bounds windows combinations rule_changes moved_devices",
+        "engine_limits state_forms device_lives ended_alerts rule_limits rules trend two_metrics reorder waiting "
+        "bounds windows combinations rule_changes moved_devices",
     ),
     "alert-rules": _core(
         _ALERTS,
         "engine/combinations engine/rule_changes rules/group_means rules/rule_sources rules/schedule rules/texts "
         "live_rules/dry_run",
         _ALERTS_TESTS,
-        "combinations rule_changes",
+        "rule_limits ended_alerts combinations rule_changes",
     ),
 }
 """By name, in the order in which `make mutations` tries them."""
