@@ -52,6 +52,12 @@ CORES = {
         _PERSISTERS_TESTS,
         "offsets fetch_positions gaps",
     ),
+    "persisters-writers": _core(
+        _PERSISTERS,
+        "task/writers task/dead_letter_sender sinks/merged_batches sinks/repeated_ids",
+        _PERSISTERS_TESTS,
+        "write_answers writers bulk_writes ownership order elasticsearch_order",
+    ),
     "policies": _core(
         f"{_CONNECTOR}/errors",
         "policies failure_limits dead_letters",
@@ -76,17 +82,35 @@ CORES = {
         _MQTT_TESTS,
         "sessions session_writes session_migration arbiter qos2_model transaction_batcher wills",
     ),
+    "mqtt-claims": _core(
+        _MQTT,
+        "sessions/arbiter sessions/migration sessions/state_json pods/ownership pods/log_copy",
+        _MQTT_TESTS,
+        "succession arbiter session_migration sessions pod_log",
+    ),
     "coap-dedup": _core(
         _COAP,
         "coap/message_id_cache ingest/bounded_queue observe/restart_detector",
         _COAP_TESTS,
         "message_id_cache bounded_queue restart_detector",
     ),
+    "coap-delivery": _core(
+        _COAP,
+        "listener/record_writer ingest/forwarder observe/observation",
+        _COAP_TESTS,
+        "record_writer forwarder observation",
+    ),
     "watermark-clock": _core(
         _AGGREGATOR,
         "watermark/clock watermark/start_position offsets",
         _AGGREGATOR_TESTS,
         "clock start watermark_advancer",
+    ),
+    "aggregator-corrections": _core(
+        _AGGREGATOR,
+        "recompute/late_backlog exact_sum",
+        _AGGREGATOR_TESTS,
+        "late_backlog sum_digits",
     ),
     "alert-engine": _core(
         f"{_ALERTS}/engine",
@@ -101,6 +125,18 @@ CORES = {
         "live_rules/dry_run",
         _ALERTS_TESTS,
         "rule_limits ended_alerts combinations rule_changes",
+    ),
+    "alert-silence": _core(
+        f"{_ALERTS}/engine",
+        "silence rhythm quiet",
+        _ALERTS_TESTS,
+        "quiet_bounds device_lives ended_alerts engine_limits moved_devices two_metrics rhythm",
+    ),
+    "alert-checkpoints": _core(
+        f"{_ALERTS}/stream",
+        "checkpoint outputs processor quiet_ways",
+        _ALERTS_TESTS,
+        "processor outputs forgetting device_state_store quiet_changes",
     ),
 }
 """By name, in the order in which `make mutations` tries them."""
