@@ -166,7 +166,7 @@ def test_a_template_has_names_and_decimals_only(template: str) -> None:
 
 
 def test_a_template_renders_what_is_known() -> None:
-    values = {"value": 1234.5678, "device": "d" * 600, "unit": "", "metric": "t", "threshold": 0.0}
+    values: texts.Values = {"value": 1234.5678, "device": "d" * 600, "unit": "", "metric": "t", "threshold": 0.0}
     assert texts.verify("{value}") == "{value}"
     assert texts.render("{value} {value:.1f} {value:e} {value:.0f}", values) == "1234.57 1234.6 1.234568e+03 1235"
     assert texts.render("{{{unit}}} {metric:.1f} {home} {threshold}!", values) == "{-} t - 0!"

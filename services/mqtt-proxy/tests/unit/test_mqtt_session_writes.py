@@ -124,7 +124,8 @@ def test_a_write_that_says_nothing_more_has_no_time() -> None:
 
 def test_a_wiped_session_and_a_write_that_changes_none() -> None:
     draft = stored(7)
-    assert WipeWrite(nobody).apply(draft) is None
+    wiped: SessionWrite = WipeWrite(nobody)
+    assert wiped.apply(draft) is None
     assert SessionWrite(nobody).apply(draft) is draft
     assert WillWrite(nobody).apply(draft) is draft
     assert SessionWrite(nobody).apply(None) is None

@@ -66,14 +66,12 @@ def test_all_buffers_are_full_only_if_each_is() -> None:
     first, second = buffers.by_partition.values()
     assert first.read_ms == 0.0
     buffers.append([record(offset) for offset in range(7)], 0.0)
-    assert not buffers.are_all_above_low_mark
     assert buffers.pause_full() == [first]
     assert buffers.pause_full() == [], "it is paused already"
-    assert not buffers.are_all_paused
+    assert (buffers.are_all_above_low_mark, buffers.are_all_paused) == (False, False)
     buffers.append([record(offset, 1) for offset in range(7)], 0.0)
-    assert buffers.are_all_above_low_mark
     assert buffers.pause_full() == [second]
-    assert buffers.are_all_paused
+    assert (buffers.are_all_above_low_mark, buffers.are_all_paused) == (True, True)
     assert buffers.resume_drained() == []
 
 

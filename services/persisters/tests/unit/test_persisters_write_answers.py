@@ -277,24 +277,30 @@ def test_dead_letters_that_are_not_acknowledged_are_counted_and_end_the_task() -
 
 def test_rows_of_several_partitions_are_written_while_each_is_owned() -> None:
     owners = [Ownership() for _ in range(2)]
-    both = Ownerships(owners)
-    assert both.is_held
+    both, alone = Ownerships(owners), Ownerships(owners[1:])
+    assert [one.is_held for one in (both, alone)] == [True, True]
     owners[0].release()
-    assert not both.is_held
-    alone = Ownerships([owners[1]])
+    assert [one.is_held for one in (both, alone)] == [False, True]
     alone.release()
-    assert not alone.is_held
+    assert [one.is_held for one in (both, alone, owners[1])] == [False, False, True]
 
 
 def test_a_permanent_failure_holds_no_other_row_back() -> None:
-    rows = [
-        Row(offset, target, id_, {}, 0, None, PLAN) for offset, (target, id_) in enumerate(("xa", "xb", "ya", "xa"))
-    ]
+    ids = [("x", "a"), ("x", "b"), ("y", "a"), ("x", "a")]
+    rows = [Row(offset, target, id_, {}, 0, None, PLAN) for offset, (target, id_) in enumerate(ids)]
     batches = [Batch("t", 0, rows[:2]), Batch("u", 1, rows[2:])]
-    for transient, expected in ((False, [[0], []]), (True, [[0], [1]])):
-        failed = write_merged(lambda _, t=transient: [FailedRow(0, "busy", ValueError(), transient=t)], batches)  # type: ignore[misc]
-        assert [[one.index for one in of_batch] for of_batch in failed] == expected
     seen: list[Batch] = []
-    assert write_merged(lambda batch: seen.append(batch) or (), batches) == [[], []]  # type: ignore[func-returns-value]
-    assert (seen[0].topic, seen[0].partition, seen[0].begin, seen[0].end) == ("", -1, None, None)
-    assert write_merged(lambda batch: [FailedRow(1, batch.topic, ValueError())], batches[:1])[0][0].reason == "t"
+    answer: list[FailedRow] = []
+
+    def write(batch: Batch) -> Sequence[FailedRow]:
+        seen.append(batch)
+        return answer
+
+    for transient, expected in ((False, [[0], []]), (True, [[0], [1]])):
+        answer[:] = [FailedRow(0, "busy", ValueError(), transient)]
+        assert [[one.index for one in of_batch] for of_batch in write_merged(write, batches)] == expected
+    answer.clear()
+    assert write_merged(write, batches) == [[], []]
+    assert (seen[-1].topic, seen[-1].partition, seen[-1].begin, seen[-1].end) == ("", -1, None, None)
+    assert write_merged(write, batches[:1]) == [[]]
+    assert seen[-1] is batches[0], "with its offsets and its own ownership"
