@@ -233,7 +233,7 @@ def test_dead_letters_are_told_after_they_are_sent_and_the_skipped_records_with_
     writers.close()
 
 
-class Letters:
+class DeadLetterTopic:
     """A dead-letter topic that may be away."""
 
     def __init__(self, *, is_away: bool = False) -> None:
@@ -246,13 +246,13 @@ class Letters:
         self.sent += records
 
 
-def sender(queue: Letters | None, told: list[int]) -> DeadLetterSender:
+def sender(queue: DeadLetterTopic | None, told: list[int]) -> DeadLetterSender:
     config = SimpleNamespace(name="c", definition=SimpleNamespace(klass="a.Sink"))
     return DeadLetterSender(cast(Any, queue), cast(Any, config), 3, told.append)
 
 
 def test_a_dead_letter_is_its_record_with_the_place_and_the_reason() -> None:
-    queue, told = Letters(), list[int]()
+    queue, told = DeadLetterTopic(), list[int]()
     record = Record("t", 5, 7, 1_234, b"key", b"value", (("mine", b"1"),))
     sender(queue, told).send([FailedRecord(record, "TASK_PUT", "mapping", ValueError("never"))])
     (sent,) = queue.sent
@@ -269,7 +269,7 @@ def test_dead_letters_that_are_not_acknowledged_are_counted_and_end_the_task() -
     told = list[int]()
     failed = [FailedRecord(part(0, 1)[1].records[0], "TASK_PUT", "type", ValueError("no"))] * 2
     with pytest.raises(DeadLettersUnavailableError):
-        sender(Letters(is_away=True), told).send(failed)
+        sender(DeadLetterTopic(is_away=True), told).send(failed)
     assert told == [2]
     sender(None, told).send(failed)
     assert told == [2]
