@@ -1,0 +1,71 @@
+"""Reads and changes the ACLs of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from concurrent.futures import Future
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from isotherm.servicekit.kafka.errors import error_of
+
+_TIMEOUT_S = 30.0
+
+
+class NoAuthorizerError(Exception):
+    """The brokers have no authorizer, so that they have no ACLs."""
+
+
+def existing_acls(admin: AdminClient, principals: Collection[str]) -> list[AclBinding]:
+    """Return all ACLs of these principals. Raises NoAuthorizerError and KafkaException."""
+    every = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    try:
+        found: Iterable[AclBinding] = admin.describe_acls(every, request_timeout=_TIMEOUT_S).result()
+    except KafkaException as failure:
+        error = error_of(failure)
+        if error is not None and error.code() == KafkaError.SECURITY_DISABLED:
+            raise NoAuthorizerError(
+                "the brokers have no authorizer: set authorizer.class.name, or print the ACLs instead"
+            ) from failure
+        raise
+    return [one for one in found if one.principal in principals]
+
+
+def create(admin: AdminClient, bindings: Collection[AclBinding]) -> None:
+    """Create ACLs; one that exists is left as it is. Raises KafkaException."""
+    if bindings:
+        _wait(admin.create_acls(list(bindings), request_timeout=_TIMEOUT_S).values())
+
+
+def delete(admin: AdminClient, bindings: Collection[AclBinding]) -> None:
+    """Delete exactly these ACLs. Raises KafkaException."""
+    filters = [
+        AclBindingFilter(
+            one.restype,
+            one.name,
+            one.resource_pattern_type,
+            one.principal,
+            one.host,
+            one.operation,
+            one.permission_type,
+        )
+        for one in bindings
+    ]
+    if filters:
+        _wait(admin.delete_acls(filters, request_timeout=_TIMEOUT_S).values())
+
+
+def _wait(answers: Iterable[Future[object]]) -> None:
+    for answer in answers:
+        answer.result()
