@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Message
 
 from isotherm.cli import records
-from isotherm.cli.acls.permissions import merged
-from isotherm.demo.system import DemoPorts, Load, System
+from isotherm.cli.acls.permissions import Acl, merged
+from isotherm.cli.acls.required import required_acls_of
+from isotherm.cli.settings import AclSettings
+from isotherm.demo.system import EXAMPLES, DemoPorts, Load, System
 from isotherm.demo.workers import Simulator, Worker, command
 from isotherm.schemas import schema, topics
 from isotherm.schemas.access import access
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
+from isotherm.stack.java import find_java
 from isotherm.stack.ports import Ports
-from isotherm.stack.servers.kafka_access import ADMIN, Decision
+from isotherm.stack.servers.kafka_access import ADMIN, PROTOCOL, Decision
 from isotherm.stack.stack import Stack, stop_all
 
 WITHIN_S = 240.0
@@ -45,7 +50,8 @@ class AclWorld:
     """The secured broker, the registry, and services that are started one by one."""
 
     def __init__(self, folder: Path) -> None:
-        users = {ADMIN: "adminspassword"} | {f"isotherm-{service}": f"of{number}" for number, service in enumerate(SERVICES)}
+        logins = {f"isotherm-{service}": f"password{number}" for number, service in enumerate(SERVICES)}
+        users = {ADMIN: "adminspassword", "nobody": "nobodyspassword", **logins}
         self.stack = Stack(folder, Ports.free(), kafka_users=users)
         self.stack.up(["kafka", "registry"])
         self.kafka = self.stack.kafka
@@ -53,9 +59,11 @@ class AclWorld:
             self.stack,
             ports=DemoPorts.free(),
             load=Load(devices=4, rate_per_s=40, qos="1:1,2:1", late_share=0, coap_rate_per_s=5),
-            overrides={"alerts": {"session_timeout_ms": 6_000}},
+            examples=_examples(folder / "examples"),
+            overrides={"aggregator": {"corrections.interval_ms": 2_000}},
             environments={worker: self._login_of(worker) for worker in _SERVICE_OF},
         )
+        self.console = f"http://127.0.0.1:{self.system.ports.pages}"
         self.admin = self.settings(ADMIN)
         self.registry = SchemaRegistry(self.system.registry)
         self.decode = Decoder(self.registry)
@@ -103,12 +111,30 @@ class AclWorld:
             "devices": self.system.mqtt_devices,
             "sensors": self.system.sensors,
         }
-        started = [every[name] for name in names]
+        with self.ready(*(every[name] for name in names)) as started:
+            yield started
+
+    def worker(self, name: str, *more: str) -> Worker:
+        """A service of the demo with further settings, in a folder of its own."""
+        given = dict(one.split("=", 1) for one in more)
+        environments = {worker: self._login_of(worker) for worker in _SERVICE_OF}
+        system = System(
+            self.stack,
+            ports=self.system.ports,
+            examples=self.system.examples,
+            overrides={name: given},
+            environments=environments,
+        )
+        return system.services[name]
+
+    @contextmanager
+    def ready(self, *started: Worker | Simulator) -> Iterator[list[Worker | Simulator]]:
+        """Start services and simulators, and stop them at the end."""
         try:
             for server in started:
                 server.start()
                 server.wait_ready()
-            yield started
+            yield list(started)
         finally:
             stop_all(started)
 
@@ -123,6 +149,29 @@ class AclWorld:
         """What the broker has denied the service's principal since its log had so many bytes."""
         found = self.kafka.access_log(since).denied
         return sorted(one for one in found if one.principal == f"User:isotherm-{service}")
+
+    @cached_property
+    def required(self) -> KeysView[Acl]:
+        """The ACLs of all services."""
+        return required_acls_of(
+            AclSettings(connectors=CONNECTORS.split(","), worker_groups=WORKER_GROUPS.split(","))
+        ).keys()
+
+    def java_login(self, user: str) -> str:
+        """The properties with which Kafka's own tools log in."""
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        password = self.kafka.users[user]
+        return (
+            f"security.protocol={PROTOCOL}\nsasl.mechanism=PLAIN\n"
+            f'sasl.jaas.config={module} required username="{user}" password="{password}";\n'
+        )
+
+    def kafka_acls(self, arguments: Sequence[str]) -> None:
+        """Run Kafka's own tool for ACLs, `kafka-acls.sh`."""
+        jars = self.stack.artifacts.folder("kafka")
+        call = [find_java().command, "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", _ACL_TOOL, *arguments]
+        done = subprocess.run(call, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def put(self, topic: str, *values: Mapping[str, Any] | bytes, key: str = "") -> None:
         """Write records as the administrator: bytes as they are, others in the topic's schema."""
@@ -159,6 +208,28 @@ class AclWorld:
         return {
             f"{prefix}__KAFKA__PROPERTIES": json.dumps(self.kafka.client_properties(f"isotherm-{service}")),
         }
+
+
+_ACL_TOOL = "org.apache.kafka.tools.AclCommand"
+_ROUTE = """
+[[routes]]
+kind = "webhook"
+name = "nobody"
+url = "http://127.0.0.1:9/"
+retry_for_ms = 1_000
+"""
+
+
+def _examples(folder: Path) -> Path:
+    """The demo's configurations, with a route that reaches nobody and with dead letters."""
+    shutil.copytree(EXAMPLES, folder)
+    with (folder / "alerts.toml").open("a", encoding="utf-8") as file:
+        file.write(
+            '\n[[routes]]\nkind = "webhook"\nname = "nobody"\nurl = "http://127.0.0.1:9/"\nretry_for_ms = 1_000\n'
+        )
+    with (folder / "coap-to-hazelcast.properties").open("a", encoding="utf-8") as file:
+        file.write("\nerrors.tolerance = all\nerrors.deadletterqueue.enable = true\n")
+    return folder
 
 
 _SERVICE_OF = {

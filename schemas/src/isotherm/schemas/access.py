@@ -81,7 +81,7 @@ def access() -> Access:
 def parse_access(text: str) -> Access:
     """Read a file of the form of `access.yaml`. Raises AccessError that names the place."""
     try:
-        document = yaml.safe_load(text) or {}
+        document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise AccessError(f"no YAML: {error}") from error
     _only(document, ("services", "without_principal"), "the file")
@@ -94,7 +94,7 @@ def parse_access(text: str) -> Access:
 def _permissions(service: str, parts: Any) -> Iterable[Permission]:
     _only(parts, [resource.value for resource in Resource], service)
     for resource in Resource:
-        for number, entry in enumerate(parts.get(resource.value) or (), 1):
+        for number, entry in enumerate(_list(parts.get(resource.value, []), f"{service}, {resource}"), 1):
             yield _permission(resource, entry, f"{service}, entry {number} of {resource}")
 
 
@@ -105,25 +105,32 @@ def _permission(resource: Resource, entry: Any, place: str) -> Permission:
         raise AccessError(f"{place}: it needs one of {', '.join(_SELECTORS)}")
     if resource is not Resource.TOPIC and chosen[0] not in ("name", "prefix"):
         raise AccessError(f"{place}: {chosen[0]} is for topics only")
-    if not entry[chosen[0]] or not entry.get("may"):
+    operations = _list(entry.get("may", []), f"{place}: may")
+    if not entry[chosen[0]] or not operations:
         raise AccessError(f"{place}: {chosen[0]} and may must not be empty")
     try:
         return Permission(
             resource,
-            tuple(Operation(one) for one in entry["may"]),
+            tuple(Operation(one) for one in operations),
             str(entry.get("why", "")),
             name=str(entry.get("name", "")),
             prefix=str(entry.get("prefix", "")),
             all=Every(entry["all"]) if "all" in entry else None,
-            read_by=tuple(entry.get("read_by", ())),
+            read_by=tuple(_list(entry.get("read_by", []), f"{place}: read_by")),
             of=str(entry.get("of", "")),
         )
     except ValueError as error:
         raise AccessError(f"{place}: {error}") from error
 
 
+def _list(entry: Any, place: str) -> list[Any]:
+    if not isinstance(entry, list):
+        raise AccessError(f"{place}: no list")
+    return entry
+
+
 def _mapping(document: Any, key: str) -> Mapping[str, Any]:
-    found = document.get(key) or {}
+    found = document.get(key, {})
     if not isinstance(found, dict):
         raise AccessError(f"{key}: no mapping")
     return found

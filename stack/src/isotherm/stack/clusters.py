@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from isotherm.stack.servers import kafka_metadata, probes
+from isotherm.stack.servers import probes
 from isotherm.stack.servers.cassandra import Cassandra
 from isotherm.stack.servers.elasticsearch import Elasticsearch
 from isotherm.stack.servers.hazelcast import Hazelcast

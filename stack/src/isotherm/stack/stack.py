@@ -42,8 +42,8 @@ class Stack:
     ``nodes`` says how many servers of a product form a cluster; ``kafka``, ``cassandra`` and so on are their first
     nodes. The ports of further nodes are chosen by this process, so a cluster cannot be detached. With
     ``advertised_brokers`` clients and brokers find the brokers at these ports, which are those of relays to them.
-    With ``kafka_users`` (passwords by name, ``admin`` among them) Kafka asks for a login, and its authorizer refuses what
-    no ACL allows; the registry needs no Kafka, Kafka Connect cannot be used.
+    With ``kafka_users`` (passwords by name, ``admin`` among them) Kafka asks for a login, and its authorizer refuses
+    what no ACL allows. The registry needs no Kafka; Kafka Connect does not log in.
     ``detached`` servers outlive this process; others end with it, even when it is killed. For benches set
     ``quick_start`` to False (:class:`isotherm.stack.servers.server.Runtime`).
     """

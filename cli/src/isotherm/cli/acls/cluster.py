@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from concurrent.futures import Future
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
@@ -27,8 +28,9 @@ class NoAuthorizerError(Exception):
 
 def existing_acls(admin: AdminClient, principals: Collection[str]) -> list[AclBinding]:
     """Return all ACLs of these principals. Raises NoAuthorizerError and KafkaException."""
+    unnamed: Any = None  # the annotations of the filter know no absent name
     every = AclBindingFilter(
-        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        ResourceType.ANY, unnamed, ResourcePatternType.ANY, unnamed, unnamed, AclOperation.ANY, AclPermissionType.ANY
     )
     try:
         found: Iterable[AclBinding] = admin.describe_acls(every, request_timeout=_TIMEOUT_S).result()

@@ -64,7 +64,8 @@ def text_of(binding: AclBinding) -> str:
     """Return one line that names all of a binding."""
     pattern = "" if binding.resource_pattern_type is ResourcePatternType.LITERAL else "*"
     host = "" if binding.host == ANY_HOST else f" from {binding.host}"
-    resource = "cluster" if binding.restype is ResourceType.BROKER else binding.restype.name.lower()
-    operation = binding.operation.name.lower()
+    # A binding makes enumerations of these two, whatever it is given; its annotations do not say so.
+    resource = "cluster" if binding.restype is ResourceType.BROKER else ResourceType(binding.restype).name.lower()
+    operation = AclOperation(binding.operation).name.lower()
     denied = "deny " if binding.permission_type is AclPermissionType.DENY else ""
     return f"{binding.principal} {denied}{operation} {resource} {binding.name}{pattern}{host}"

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from isotherm.stack.java import find_java
 from isotherm.stack.ports import LOOPBACK
 from isotherm.stack.servers import kafka_access, kafka_metadata
-from isotherm.stack.servers.kafka_access import ADMIN
 from isotherm.stack.servers.java_server import JavaServer
+from isotherm.stack.servers.kafka_access import ADMIN
 from isotherm.stack.servers.server import Launch, Runtime, ServerFailed
 
 NODE_ID = 1

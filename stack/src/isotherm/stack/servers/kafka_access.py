@@ -21,8 +21,7 @@ listener.name.clients.plain.sasl.jaas.config={login}
 listener.name.controller.plain.sasl.jaas.config={login}
 """
 _LOGIN = (
-    "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    'username="{user}" password="{password}"{users};'
+    'org.apache.kafka.common.security.plain.PlainLoginModule required username="{user}" password="{password}"{users};'
 )
 
 LOGGING = """\
