@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # not in its __all__
 
 from isotherm.servicekit.kafka import clients
@@ -33,9 +33,9 @@ def refused_writes(kafka: KafkaSettings, names: Collection[str]) -> set[str]:
 
 def refused_reads(kafka: KafkaSettings, names: Collection[str]) -> set[str]:
     """Read each of these topics until Kafka has refused all of them, or two minutes; return those that it has."""
-    refused: set[str] = set()
     consumer = clients.consumer(kafka, _CLIENT, _CLIENT)
-    consumer.assign([TopicPartition(name, 0, 0) for name in names])
+    refused = {name for name in names if _is_hidden(consumer, name)}
+    consumer.assign([TopicPartition(name, 0, 0) for name in sorted(set(names) - refused)])
     limit = time.monotonic() + _WITHIN_S
     try:
         while refused != set(names) and time.monotonic() < limit:
@@ -47,6 +47,12 @@ def refused_reads(kafka: KafkaSettings, names: Collection[str]) -> set[str]:
     finally:
         consumer.close()
     return refused
+
+
+def _is_hidden(consumer: Consumer, name: str) -> bool:
+    """Return whether Kafka refuses even to say what partitions a topic has."""
+    error = consumer.list_topics(name, timeout=_WITHIN_S).topics[name].error
+    return error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def is_topic_refused(kafka: KafkaSettings, name: str) -> bool:

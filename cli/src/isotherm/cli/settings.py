@@ -46,8 +46,8 @@ class AclSettings(Settings):
     )
     connectors: list[str] = Field(
         default_factory=list,
-        description="Connectors as `service/name`, for example `persisters/readings-sink`: their groups and dead-letter "
-        "topics. A name that ends with `*` stands for all that begin so.",
+        description="Connectors as `service/name`, for example `persisters/readings-sink`, for their groups and "
+        "dead-letter topics. A name that ends with `*` stands for all that begin so.",
     )
     worker_groups: list[str] = Field(
         default_factory=list, description="Groups of distributed workers as `service/name`: `persisters/sinks`."

@@ -10,8 +10,8 @@ from isotherm.cli.acls.permissions import Installation, Pattern, merged, require
 from isotherm.reference import markdown
 from isotherm.schemas.access import access
 
-_INTRODUCTION = """What the principal of each service may do in Kafka, and nothing else: who reads and writes a topic by the
-[topic book](topics.md), and what `schemas/access.yaml` adds. `isotherm acls` prints and applies it: [Kafka
+_INTRODUCTION = """What the principal of each service may do in Kafka, and nothing else: who reads and writes a topic
+by the [topic book](topics.md), and what `schemas/access.yaml` adds. `isotherm acls` prints and applies it: [Kafka
 ACLs](../how-to/kafka-acls.md). `*` at the end of a name stands for all names that begin so. `<connector>` and
 `<worker group>` stand for the names in the settings `acls.connectors` and `acls.worker_groups`. Read, write and delete
 include describe, and alter_configs includes describe_configs. An idempotent producer needs nothing more (Kafka 2.8 and
