@@ -57,9 +57,9 @@ def _is_hidden(consumer: Consumer, name: str) -> bool:
 
 def is_topic_refused(kafka: KafkaSettings, name: str) -> bool:
     """Create a topic; return whether Kafka has refused it for lack of an ACL."""
-    answers = clients.admin(kafka, _CLIENT).create_topics([NewTopic(name, num_partitions=1)])
+    admin = clients.admin(kafka, _CLIENT)
     try:
-        answers[name].result(_WITHIN_S)
+        admin.create_topics([NewTopic(name, num_partitions=1)])[name].result(_WITHIN_S)
     except KafkaException as failure:
         return _is(failure, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     return False

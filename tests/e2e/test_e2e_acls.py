@@ -261,7 +261,7 @@ def test_acls_are_not_applied_without_the_right_to_do_so(world: AclWorld) -> Non
     refused = world.run_isotherm("isotherm-cli", "acls", "apply")
 
     assert refused.returncode == 1
-    assert "authorization failed" in refused.stderr.lower()
+    assert "may not read or change ACLs" in refused.stderr
 
 
 def test_kafkas_own_tool_makes_the_same_acls_of_the_printed_calls(world: AclWorld, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_kafkas_own_tool_makes_the_same_acls_of_the_printed_calls(world: AclWorl
 
     assert "created: acl User:CN=alerts write topic alerts\n" in missing
     assert "changelog" not in missing
-    assert "group" not in missing
+    assert " group " not in missing
 
 
 @pytest.mark.parametrize("service", SERVICES)

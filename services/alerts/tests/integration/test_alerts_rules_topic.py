@@ -177,7 +177,14 @@ def test_a_trial_compares_with_the_means_that_groups_had(world: World) -> None:
         "revision": 1,
     }  # fmt: skip
     world.topics.put(world.topics.groups, "region|trial|temperature", window)
-    device = {"device_id": "trial-mean", "home": None, "region": "trial", "room": None, "model": None, "thresholds": {}}
+    device: dict[str, Any] = {
+        "device_id": "trial-mean",
+        "home": None,
+        "region": "trial",
+        "room": None,
+        "model": None,
+        "thresholds": {},
+    }
     world.topics.publish(world.topics.devices, [device])
     numbers = itertools.count()
     rule = {"kind": "off-group-mean", "metric": "temperature", "group": "region", "threshold": 10}

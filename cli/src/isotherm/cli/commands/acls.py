@@ -92,7 +92,7 @@ def apply(
         if not dry_run:
             cluster.create(admin, todo.create)
             cluster.delete(admin, todo.delete)
-    except (cluster.NoAuthorizerError, KafkaException) as error:
+    except (cluster.AclsUnavailableError, KafkaException) as error:
         fail(reason_of(error))
     write("".join(f"created: acl {text_of(one)}\n" for one in todo.create))
     write("".join(f"deleted: acl {text_of(one)}\n" for one in todo.delete))
