@@ -19,7 +19,8 @@ _WITHIN_S = 120.0
 def refused_writes(kafka: KafkaSettings, names: Collection[str]) -> set[str]:
     """Write one record to each of these topics; return those that Kafka has refused for lack of an ACL."""
     refused: set[str] = set()
-    producer = clients.producer(kafka, _CLIENT)
+    # Not idempotent: who may write no topic at all is refused as an idempotent producer, before it writes.
+    producer = clients.producer(kafka, _CLIENT, enable_idempotence=False)
     for name in names:
 
         def note(error: KafkaError | None, _message: object, name: str = name) -> None:
