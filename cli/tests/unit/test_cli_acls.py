@@ -135,6 +135,18 @@ def test_principals_are_those_of_the_installation() -> None:
     }
 
 
+def test_services_with_one_principal_come_together() -> None:
+    """Otherwise --prune for one of them would delete what the other needs."""
+    shared = Installation({"mqtt-proxy": "User:one", "aggregator": "User:one"})
+
+    found = required_acls([TOPIC], [parse_access(ACCESS)], shared, ["mqtt-proxy"])
+
+    assert {(acl.principal, acl.operation) for acl in found} == {
+        ("User:one", Operation.WRITE),
+        ("User:one", Operation.READ),
+    }
+
+
 def test_a_second_file_adds_permissions_to_a_service(tmp_path: Path) -> None:
     more = tmp_path / "more.yaml"
     more.write_text("services: {alerts: {topics: [{name: mine, may: [read], why: Ours.}]}}")
@@ -153,6 +165,8 @@ def test_a_second_file_adds_permissions_to_a_service(tmp_path: Path) -> None:
         ({"worker_groups": ["persisters/"]}, "worker_groups: 'persisters/' is not of the form"),
         ({"connectors": ["persister/a"]}, "connectors: 'persister' is not one of aggregator, alerts"),
         ({"principals": {"mqtt": "User:a"}}, "principals: 'mqtt' is not one of"),
+        ({"principals": {"mqtt-proxy": "mqtt"}}, "principals: 'mqtt' is not of the form User:name"),
+        ({"principals": {"mqtt-proxy": "User:*"}}, "principals: 'User:.' is not of the form User:name"),
     ],
 )
 def test_wrong_names_are_refused(settings: dict[str, object], problem: str) -> None:

@@ -61,16 +61,21 @@ def required_acls(
 ) -> dict[Acl, str]:
     """Return the ACLs of the services, each with the reason, sorted; those of all services unless some are named.
 
-    `accesses` are that of the suite and what an installation adds to it. Raises NamesError for unknown services.
+    Services that share the principal of a named one come with it: what the principal may do is all of that.
+    `accesses` are that of the suite and what an installation adds to it. Raises NamesError.
     """
     permissions = merged(accesses)
-    chosen = services or sorted(permissions)
-    _check_services("services", chosen, permissions)
+    _check_services("services", services, permissions)
     for place in ("principals", "connectors", "worker_groups"):
         _check_services(place, getattr(installation, place), permissions)
+    principals = {service: installation.principal(service) for service in sorted(permissions)}
+    for principal in principals.values():
+        _check_principal(principal)
+    chosen = {principals[service] for service in services or principals}
     found: dict[Acl, str] = {}
-    for service in chosen:
-        principal = installation.principal(service)
+    for service, principal in principals.items():
+        if principal not in chosen:
+            continue
         for permission in (*_of_book(service, topics), *permissions[service]):
             for pattern, name in _resources(permission, service, topics, permissions, installation):
                 for operation in permission.operations:
@@ -141,6 +146,13 @@ def _named(text: str, service: str, installation: Installation) -> Iterator[tupl
 def _names_of(placeholder: str, service: str, installation: Installation) -> Sequence[str]:
     named = installation.connectors if placeholder == "{connector}" else installation.worker_groups
     return named.get(service, ())
+
+
+def _check_principal(principal: str) -> None:
+    kind, _, name = principal.partition(":")
+    # `User:*` is everybody, whom no installation calls its service.
+    if not kind or name.strip() in ("", "*"):
+        raise NamesError(f"principals: {principal!r} is not of the form User:name")
 
 
 def _check_services(place: str, named: Sequence[str] | Mapping[str, object], known: Mapping[str, object]) -> None:
