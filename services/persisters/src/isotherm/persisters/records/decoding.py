@@ -18,7 +18,7 @@ from isotherm.connector.config.converters import CONVERTERS
 from isotherm.flatavro import columns as batches
 from isotherm.flatavro import reading as flat
 from isotherm.persisters.hotpath import Buffers, ReadColumns
-from isotherm.persisters.records.columnar import ColumnKinds, column_kinds
+from isotherm.persisters.records.columns.columnar import ColumnKinds, column_kinds
 from isotherm.persisters.records.connect_json import EnvelopeReader
 from isotherm.persisters.records.decoded_value import Decode, DecodedValue
 from isotherm.persisters.records.registry_formats import JsonSchemaDecoder, ProtobufDecoder, registry_formats

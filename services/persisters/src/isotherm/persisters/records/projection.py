@@ -12,7 +12,7 @@ from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.hotpath import ReadColumns
-from isotherm.persisters.records.columnar import ProjectColumns, project_columns
+from isotherm.persisters.records.columns.columnar import ProjectColumns, project_columns
 from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.decoded_value import Decode, DecodedValue
 from isotherm.persisters.records.decoding import BAD_RECORD, AvroDecoder
