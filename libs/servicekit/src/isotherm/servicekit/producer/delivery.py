@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -45,6 +46,13 @@ class QueueFullError(Exception):
     """Too many records wait for their delivery report. The caller must stop reading until there is room."""
 
 
+class DirectProducer(Protocol):
+    """Produces records with a producer's librdkafka without confluent-kafka's binding, and knows their reports."""
+
+    def drain(self) -> int:
+        """Call back about the records that were reported since the last call; return how many they were."""
+
+
 class LoopProducer:
     """Owns a confluent-kafka Producer and serves its delivery reports from the running event loop.
 
@@ -79,7 +87,10 @@ class LoopProducer:
         self.on_fatal: Callable[[KafkaError], None] = _log_fatal
         self.on_polled: Callable[[], None] = lambda: None
         """Called after each poll, before anybody who waits for reports goes on."""
-        self._retired: list[Producer] = []
+        self.direct: DirectProducer | None = None
+        """Another way into the current `producer`, set by `use_direct`. Its records are counted as `count_produced` says."""
+        self._make_direct: Callable[[Producer], DirectProducer | None] = lambda producer: None
+        self._retired: list[tuple[Producer, DirectProducer | None]] = []
         self._signal: ReportSignal | None = None
         self._is_signalled = False
         """Whether the current producer wakes the loop."""
@@ -93,12 +104,17 @@ class LoopProducer:
 
     def replace(self, producer: Producer) -> None:
         """Produce with `producer` from now on; records that wait in the previous one are reported as failed."""
-        self._retired.append(self.producer)
+        self._retired.append((self.producer, self.direct))
         self.producer.purge()
-        self.producer = producer
+        self.producer, self.direct = producer, self._make_direct(producer)
         if self._has_begun:
             self._attach()
         self._poll_soon()
+
+    def use_direct(self, make: Callable[[Producer], DirectProducer | None]) -> None:
+        """Let `make` return another way into this producer, and into each one that replaces it; None where there is none."""
+        self._make_direct = make
+        self.direct = make(self.producer)
 
     def look(self) -> None:
         """Poll for a fatal error while no record is outstanding and nothing else polls; cheap, never blocks."""
@@ -349,11 +365,11 @@ class LoopProducer:
         self._polled_s = asyncio.get_running_loop().time()
         served = 1
         try:
-            served = self._serve(self.producer)
-            for retired in tuple(self._retired):
-                served += self._serve(retired)
+            served = self._serve(self.producer, self.direct)
+            for retired, direct in tuple(self._retired):
+                served += self._serve(retired, direct)
                 if not len(retired):
-                    self._retired.remove(retired)
+                    self._retired.remove((retired, direct))
                     if self._signal is not None:
                         self._signal.detach(retired)
         except Exception:
@@ -378,15 +394,17 @@ class LoopProducer:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _serve(self, producer: Producer) -> int:
+    def _serve(self, producer: Producer, direct: DirectProducer | None) -> int:
         try:
-            return producer.poll(0)
+            served = producer.poll(0)
         except KafkaException as failure:
             # confluent-kafka raises a fatal error once from poll, and does not call error_cb; the reports come later.
             if producer is self.producer:
                 self._note(failure)
             self._poll_soon()
-            return 1
+            served = 1
+        # After the poll: a record that librdkafka counts no more has been reported.
+        return served if direct is None else served + direct.drain()
 
     def _note(self, failure: BaseException) -> None:
         error = failure.args[0] if isinstance(failure, KafkaException) else None
