@@ -88,7 +88,7 @@ class LoopProducer:
         self.on_polled: Callable[[], None] = lambda: None
         """Called after each poll, before anybody who waits for reports goes on."""
         self.direct: DirectProducer | None = None
-        """Another way into the current `producer`, set by `use_direct`. Its records are counted as `count_produced` says."""
+        """Another way into the current `producer`, set by `use_direct`; its records are counted by `count_produced`."""
         self._make_direct: Callable[[Producer], DirectProducer | None] = lambda producer: None
         self._retired: list[tuple[Producer, DirectProducer | None]] = []
         self._signal: ReportSignal | None = None
@@ -112,7 +112,7 @@ class LoopProducer:
         self._poll_soon()
 
     def use_direct(self, make: Callable[[Producer], DirectProducer | None]) -> None:
-        """Let `make` return another way into this producer, and into each one that replaces it; None where there is none."""
+        """Let `make` return another way into this producer and into its successors; None where there is none."""
         self._make_direct = make
         self.direct = make(self.producer)
 

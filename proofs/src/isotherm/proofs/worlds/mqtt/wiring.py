@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from isotherm.mqtt_proxy import pod_service, service, session_source
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.proofs.kafka.clients.admin import AdminClient
+from isotherm.proofs.kafka.clients.direct_librdkafka import direct_producer
 from isotherm.proofs.kafka.clients.loop_producer import ReportSignal, ServerProducer
 from isotherm.proofs.kafka.clients.thread_clients import Consumer
 from isotherm.proofs.kernel.patching import simulated_modules
@@ -44,6 +45,7 @@ def _kafka_clients(environment: Environment) -> dict[str, Any]:
         "isotherm.servicekit.producer.delivery:Producer": ServerProducer,
         "isotherm.servicekit.producer.delivery:ReportSignal": ReportSignal,
         "isotherm.servicekit.producer.delivery:is_available": lambda: True,
+        "isotherm.mqtt_proxy.hotpath.plain_ingest:direct_producer": direct_producer,
     }
 
 

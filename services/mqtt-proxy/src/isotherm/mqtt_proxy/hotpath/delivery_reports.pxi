@@ -35,10 +35,12 @@ cdef class PlainPublish:
     cdef Py_ssize_t unreported        # of these
 
     def __cinit__(self):
-        self.block = NULL
+        self.block, self.unreported = NULL, 0
 
     def __dealloc__(self):
-        free(self.block)
+        # librdkafka reads and reports records until its end, even when everybody has forgotten them.
+        if not self.unreported:
+            free(self.block)
 
     def __call__(self, error, message):
         """Take the delivery report of one record."""

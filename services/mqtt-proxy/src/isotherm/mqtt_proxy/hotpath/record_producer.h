@@ -63,7 +63,8 @@ typedef struct record {
     Py_ssize_t key_size;
 } record;
 
-/* The reports of one rd_kafka_t. It is never freed: librdkafka reports until the end of rd_kafka_destroy. */
+/* The reports of one rd_kafka_t. They are never freed, because librdkafka reports until the end of rd_kafka_destroy; a
+   process has one such producer, and another one after each fatal error. */
 typedef struct reports {
     const kafka_functions *kafka;
     void *rk;            /* NULL when it is being destroyed */
@@ -78,7 +79,8 @@ typedef struct {
     Py_ssize_t size;
 } record_header;
 
-static kafka_functions librdkafka;
+/* The functions that the next producer uses; NULL until they are known. */
+static const kafka_functions *librdkafka;
 static reports *all_reports;
 
 /* The record that this thread is producing. A record that librdkafka refuses may be reported before produceva returns
@@ -108,37 +110,28 @@ static int on_destroy(void *rk, void *opaque) {
     return 0;
 }
 
-/* Return reports for a producer; NULL without memory. */
-static reports *add_reports(const kafka_functions *kafka, void *rk) {
+static int on_new(void *rk, const void *conf, void *opaque, char *text, size_t size) {
     reports *added = calloc(1, sizeof(*added));
+    (void)conf, (void)opaque, (void)text, (void)size;
     if (added == NULL)
-        return NULL;
-    added->kafka = kafka;
+        return 0; /* and nothing is produced this way */
+    added->kafka = librdkafka;
+    if (librdkafka->add_on_destroy(rk, "isotherm", on_destroy, added) ||
+        librdkafka->add_on_acknowledgement(rk, "isotherm", on_acknowledgement, added))
+        return 0;
     added->rk = rk;
     added->next = __atomic_load_n(&all_reports, __ATOMIC_RELAXED);
     while (!__atomic_compare_exchange_n(&all_reports, &added->next, added, 1, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
         ;
-    return added;
-}
-
-static int on_new(void *rk, const void *conf, void *opaque, char *text, size_t size) {
-    reports *added = add_reports(&librdkafka, rk);
-    (void)conf, (void)opaque, (void)text, (void)size;
-    /* What is not added to the list is not used. */
-    if (added == NULL)
-        return 0;
-    if (librdkafka.add_on_destroy(rk, "isotherm", on_destroy, added) ||
-        librdkafka.add_on_acknowledgement(rk, "isotherm", on_acknowledgement, added))
-        added->rk = NULL;
     return 0;
 }
 
 __attribute__((visibility("default"))) int conf_init(void *conf, void **opaque, char *text, size_t size) {
     (void)opaque, (void)text, (void)size;
-    return librdkafka.conf_add_on_new == NULL ? KAFKA_FAIL
-                                              : librdkafka.conf_add_on_new(conf, "isotherm", on_new, NULL);
+    return librdkafka == NULL ? KAFKA_FAIL : librdkafka->conf_add_on_new(conf, "isotherm", on_new, NULL);
 }
 
+/* Return the reports of a producer that was made with the plugin, the newest one at this address; NULL for another. */
 static reports *reports_of(const void *rk) {
     reports *found = __atomic_load_n(&all_reports, __ATOMIC_ACQUIRE);
     while (found != NULL && __atomic_load_n(&found->rk, __ATOMIC_ACQUIRE) != rk)

@@ -1,6 +1,6 @@
 # Encoded records, one behind the other, and their way into librdkafka without confluent-kafka's binding (ADR 230).
 
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.set cimport PySet_Add, PySet_Discard
 from cpython.unicode cimport PyUnicode_AsUTF8, PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int32_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
@@ -22,9 +22,7 @@ cdef extern from "record_producer.h":
         Py_ssize_t name_size
         const char *value
         Py_ssize_t size
-    kafka_functions librdkafka
-    int on_acknowledgement(void *rk, void *message, void *opaque) noexcept
-    reports *add_reports(const kafka_functions *kafka, void *rk) noexcept
+    const kafka_functions *librdkafka
     reports *reports_of(const void *rk) noexcept
     record *take_reported(reports *of) noexcept
     int produce_record(reports *to, const char *topic, record *produced, const record_header *headers, int count) noexcept
@@ -141,12 +139,18 @@ class RefusedRecord:
 
 
 def bind(addresses):
-    """Let the module call librdkafka's functions at `addresses`, which are in the order of FUNCTIONS."""
-    cdef void **functions = <void **>&librdkafka
+    """Let the producers that are made from now on use librdkafka's functions at `addresses`, in the order of FUNCTIONS."""
+    global librdkafka
+    cdef void **functions
     if len(addresses) != len(FUNCTIONS) or sizeof(kafka_functions) != len(FUNCTIONS) * sizeof(void *):
         raise ValueError("these are not the functions")
+    # For ever: a producer may outlive the next call.
+    functions = <void **>malloc(sizeof(kafka_functions))
+    if functions == NULL:
+        raise MemoryError
     for index, address in enumerate(addresses):
         functions[index] = <void *><uintptr_t>address
+    librdkafka = <const kafka_functions *>functions
 
 
 @cython.final
@@ -158,13 +162,14 @@ cdef class DirectProducer:
 
     cdef reports *_reports
     cdef record *_pending
-    cdef object _producer      # The rd_kafka_t lives as long as its owner.
+    cdef object _producer      # the owner of the rd_kafka_t, which lives as long
+    cdef set _publishes        # those of which librdkafka has records
 
     def __init__(self, producer, handle):
         self._reports = reports_of(<void *><uintptr_t>handle) if handle else NULL
         if self._reports == NULL:
             raise LookupError("librdkafka has no such producer")
-        self._producer = producer
+        self._producer, self._publishes = producer, set()
 
     cdef int produce(self, PlainPublish publish, list headers, Records records) except? -1:
         """Pass the records of a publish to librdkafka until it refuses one; return 0, or the code of its error."""
@@ -192,8 +197,7 @@ cdef class DirectProducer:
             one = record_behind(one)
         publish.unreported = publish.produced
         if publish.produced:
-            # The records hold the publish until all of them are reported.
-            Py_INCREF(publish)
+            PySet_Add(self._publishes, publish)
         return code
 
     def drain(self):
@@ -219,8 +223,6 @@ cdef class DirectProducer:
             message = RefusedRecord(plan.target, key_of(one), value, one.partition)
         publish.unreported -= 1
         if not publish.unreported:
-            free(publish.block)
-            publish.block = NULL
-            Py_DECREF(publish)
+            PySet_Discard(self._publishes, publish)
         publish(error, message)
         return 0
