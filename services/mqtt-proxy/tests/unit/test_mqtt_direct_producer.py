@@ -73,8 +73,9 @@ def stored(made: Producer) -> list[tuple[Any, ...]]:
     while left:
         message = consumer.poll(_WAIT_S)
         assert message is not None
-        if message.error() is not None:
-            assert message.error().code() == KafkaError._PARTITION_EOF
+        error = message.error()
+        if error is not None:
+            assert error.code() == KafkaError._PARTITION_EOF
             left -= 1
         else:
             found.append((message.partition(), message.offset(), message.key(), message.value(), message.headers()))
@@ -151,7 +152,7 @@ def test_a_record_that_waits_in_a_replaced_producer_is_not_acknowledged(loop: as
 
 
 def test_after_a_fatal_error_nothing_is_acknowledged_and_somebody_is_told(loop: asyncio.AbstractEventLoop) -> None:
-    kafka, told = LoopProducer(producer(linger_ms=_LONG_MS)), []
+    kafka, told = LoopProducer(producer(linger_ms=_LONG_MS)), list[KafkaError]()
     kafka.on_fatal = told.append
     world = PlainWorld(loop, is_compiled=True, kafka=kafka)
     world.receive(plain(1))

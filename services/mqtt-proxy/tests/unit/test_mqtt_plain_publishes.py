@@ -165,8 +165,10 @@ def test_all_ways_are_equal(
     loop: asyncio.AbstractEventLoop, data: st.DataObject, options: dict[str, Any], steps: list[tuple[str, Any]]
 ) -> None:
     stream = b"".join(data.draw(st.lists(packets(options["version"]), max_size=30)))
-    ways: tuple[dict[str, bool], ...] = ({"is_compiled": True, "is_direct": True}, {"is_compiled": True})
-    direct, bound, pure = (PlainWorld(loop, **way, **options) for way in (*ways, {"is_compiled": False}))
+    direct, bound, pure = (
+        PlainWorld(loop, is_compiled=is_compiled, is_direct=is_direct, **options)
+        for is_compiled, is_direct in ((True, True), (True, False), (False, False))
+    )
     # A session that ends is stored with the time at which it expires: both have to end at the same one.
     with patch.object(session_manager, "now_ms", lambda: 1_795_000_000_000):
         expected = play(pure, stream, steps)

@@ -18,14 +18,15 @@ _log = logs.logger(__name__)
 def plugin_path() -> str | None:
     """Return the path of the module as a plugin of librdkafka; None where librdkafka cannot be called directly."""
     if not is_available():
+        _log.info("plain publishes are produced through confluent-kafka", reason="its version is not the verified one")
         return None
     library = ctypes.CDLL(cimpl.__file__)
     try:
         functions = [getattr(library, name) for name in compiled.FUNCTIONS]
     except AttributeError as error:
-        _log.warning("records are produced through confluent-kafka", reason=str(error), librdkafka=libversion()[0])
+        _log.warning("plain publishes are produced through confluent-kafka", reason=f"{error} in {libversion()[0]}")
         return None
-    compiled.bind([ctypes.cast(function, ctypes.c_void_p).value for function in functions])
+    compiled.bind([ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions])
     return compiled.__file__
 
 
@@ -34,7 +35,10 @@ def direct_producer(producer: Producer) -> compiled.DirectProducer | None:
     if plugin_path() is None or not isinstance(producer, Producer):
         return None
     try:
-        return compiled.DirectProducer(producer, handle_of(producer))
+        made = compiled.DirectProducer(producer, handle_of(producer))
     except LookupError as error:
-        _log.info("records are produced through confluent-kafka", reason=str(error))
+        # Nothing else shows it, and operators who load a plugin of their own should know what it costs.
+        _log.warning("plain publishes are produced through confluent-kafka", reason=str(error))
         return None
+    _log.info("plain publishes are produced by librdkafka directly")
+    return made
