@@ -215,6 +215,14 @@ def test_a_producer_without_the_plugin_is_used_through_the_binding() -> None:
     assert librdkafka.direct_producer(producer()) is not None
 
 
+def test_the_reports_of_a_producer_go_to_one_place() -> None:
+    """A second reader of them would get records of publishes that it does not hold."""
+    made = producer()
+    first = librdkafka.direct_producer(made)
+    assert first is not None
+    assert librdkafka.direct_producer(made) is None
+
+
 def test_an_unverified_confluent_kafka_is_used_through_the_binding() -> None:
     librdkafka.plugin_path.cache_clear()
     try:

@@ -69,6 +69,7 @@ typedef struct reports {
     const kafka_functions *kafka;
     void *rk;            /* NULL when it is being destroyed */
     record *newest;      /* a stack, which one thread empties */
+    int is_claimed;
     struct reports *next;
 } reports;
 
@@ -131,12 +132,13 @@ __attribute__((visibility("default"))) int conf_init(void *conf, void **opaque, 
     return librdkafka == NULL ? KAFKA_FAIL : librdkafka->conf_add_on_new(conf, "isotherm", on_new, NULL);
 }
 
-/* Return the reports of a producer that was made with the plugin, the newest one at this address; NULL for another. */
-static reports *reports_of(const void *rk) {
+/* Return the reports of a producer that was made with the plugin, the newest one at this address, to the first caller;
+   NULL to the next ones, which would take reports of records that they do not hold, and for any other producer. */
+static reports *claim_reports(const void *rk) {
     reports *found = __atomic_load_n(&all_reports, __ATOMIC_ACQUIRE);
     while (found != NULL && __atomic_load_n(&found->rk, __ATOMIC_ACQUIRE) != rk)
         found = found->next;
-    return found;
+    return found == NULL || __atomic_exchange_n(&found->is_claimed, 1, __ATOMIC_ACQ_REL) ? NULL : found;
 }
 
 /* Return what was reported since the last call, oldest first. */

@@ -23,9 +23,11 @@ cdef extern from "record_producer.h":
         const char *value
         Py_ssize_t size
     const kafka_functions *librdkafka
-    reports *reports_of(const void *rk) noexcept
+    reports *claim_reports(const void *rk) noexcept
     record *take_reported(reports *of) noexcept
-    int produce_record(reports *to, const char *topic, record *produced, const record_header *headers, int count) noexcept
+    int produce_record(
+        reports *to, const char *topic, record *produced, const record_header *headers, int count
+    ) noexcept
 
 cdef enum:
     MAX_HEADERS = 8
@@ -74,7 +76,7 @@ cdef class Records:
 
     cdef void add(self, record *added) noexcept:
         """Keep the record in the room, whose size and key are set."""
-        self.used += (<Py_ssize_t>sizeof(record) + added.size + ALIGNMENT - 1) & ~<Py_ssize_t>(ALIGNMENT - 1)
+        self.used += memory_of(added)
         self.count += 1
 
     cdef list as_list(self):
@@ -111,8 +113,12 @@ cdef inline str key_of(record *one):
     return PyUnicode_DecodeUTF8(value_of(one) + one.key_at, one.key_size, NULL)
 
 
+cdef inline Py_ssize_t memory_of(record *one) noexcept:
+    return (<Py_ssize_t>sizeof(record) + one.size + ALIGNMENT - 1) & ~<Py_ssize_t>(ALIGNMENT - 1)
+
+
 cdef inline record *record_behind(record *one) noexcept:
-    return <record *>(<char *>one + ((<Py_ssize_t>sizeof(record) + one.size + ALIGNMENT - 1) & ~<Py_ssize_t>(ALIGNMENT - 1)))
+    return <record *>(<char *>one + memory_of(one))
 
 
 class RefusedRecord:
@@ -139,7 +145,7 @@ class RefusedRecord:
 
 
 def bind(addresses):
-    """Let the producers that are made from now on use librdkafka's functions at `addresses`, in the order of FUNCTIONS."""
+    """Let the producers that are made from now on use the functions at `addresses`, in the order of FUNCTIONS."""
     global librdkafka
     cdef void **functions
     if len(addresses) != len(FUNCTIONS) or sizeof(kafka_functions) != len(FUNCTIONS) * sizeof(void *):
@@ -157,7 +163,8 @@ def bind(addresses):
 cdef class DirectProducer:
     """Produces plain publishes with the rd_kafka_t of `producer`, and takes their reports from librdkafka.
 
-    `handle` is the address of the rd_kafka_t. Raises LookupError when librdkafka did not tell this module of it.
+    `handle` is the address of the rd_kafka_t. Raises LookupError when librdkafka did not tell this module of it,
+    and when another one has it already.
     """
 
     cdef reports *_reports
@@ -166,9 +173,9 @@ cdef class DirectProducer:
     cdef set _publishes        # those of which librdkafka has records
 
     def __init__(self, producer, handle):
-        self._reports = reports_of(<void *><uintptr_t>handle) if handle else NULL
+        self._reports = claim_reports(<void *><uintptr_t>handle) if handle else NULL
         if self._reports == NULL:
-            raise LookupError("librdkafka has no such producer")
+            raise LookupError("librdkafka has not told of this producer, or another one uses it")
         self._producer, self._publishes = producer, set()
 
     cdef int produce(self, PlainPublish publish, list headers, Records records) except? -1:
