@@ -222,8 +222,11 @@ class PlainWorld:
 
     def end_transaction(self, result: WriteResult) -> None:
         """Let the open transaction end, if there is one."""
-        self._loop.call_soon(self.writes.end, result)
-        self.turn()
+        # Publishes that waited for it are handled now.
+        clock = SimpleNamespace(time=lambda: NOW_MS / 1000)
+        with patch("isotherm.mqtt_proxy.server.connection.time", clock):
+            self._loop.call_soon(self.writes.end, result)
+            self.turn()
 
     def turn(self) -> None:
         for _ in range(8):
