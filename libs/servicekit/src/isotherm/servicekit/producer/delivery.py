@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from isotherm.servicekit import logs
+from isotherm.servicekit.producer.direct import DirectProducer
+from isotherm.servicekit.producer.refused_batch import REFUSED_BATCH
 from isotherm.servicekit.producer.report_signal import ReportSignal, is_available
 
 _log = logs.logger(__name__)
@@ -23,15 +24,6 @@ _GUARD_INTERVAL_S = 1.0
 """How often outstanding records are polled although nothing was signalled."""
 _FULL_INTERVAL_S = 0.01
 """Pause before the next attempt to produce a record while librdkafka has no room for it."""
-_REFUSED_BATCH = frozenset(
-    (
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-        KafkaError.INVALID_RECORD,
-        KafkaError._INVALID_DIFFERENT_RECORD,
-    )
-)
-"""Errors that each record of a batch gets for one of them: Kafka stores a batch or refuses it."""
 
 
 class DeliveryFailedError(Exception):
@@ -44,13 +36,6 @@ class DeliveryFailedError(Exception):
 
 class QueueFullError(Exception):
     """Too many records wait for their delivery report. The caller must stop reading until there is room."""
-
-
-class DirectProducer(Protocol):
-    """Produces records with a producer's librdkafka without confluent-kafka's binding, and knows their reports."""
-
-    def drain(self) -> int:
-        """Call back about the records that were reported since the last call; return how many they were."""
 
 
 class LoopProducer:
@@ -87,8 +72,7 @@ class LoopProducer:
         self.on_fatal: Callable[[KafkaError], None] = _log_fatal
         self.on_polled: Callable[[], None] = lambda: None
         """Called after each poll, before anybody who waits for reports goes on."""
-        self.direct: DirectProducer | None = None
-        """Another way into the current `producer`, set by `use_direct`; its records are counted by `count_produced`."""
+        self.direct: DirectProducer | None = None  # into `producer`; its records are counted by `count_produced`
         self._make_direct: Callable[[Producer], DirectProducer | None] = lambda producer: None
         self._retired: list[tuple[Producer, DirectProducer | None]] = []
         self._signal: ReportSignal | None = None
@@ -283,7 +267,7 @@ class LoopProducer:
 
         A delivery report of confluent-kafka has no headers, so they are given.
         """
-        if self._make_single is None or error.code() not in _REFUSED_BATCH:
+        if self._make_single is None or error.code() not in REFUSED_BATCH:
             return False
         if self._single is None:
             _log.warning("Kafka refused a batch; records of refused batches are tried one by one", reason=error.str())
