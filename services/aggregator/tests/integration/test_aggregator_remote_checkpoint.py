@@ -45,7 +45,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, free_port: Callable[
 def test_kills_lose_and_repeat_nothing(
     storage: Storage, store: dict[str, str], topics: Topics, tmp_path: Path, free_port: Callable[[], int]
 ) -> None:
-    given = Given(topics, readings=20_000, span_ms=120_000, late_share=0.1)
+    given = Given(topics, readings=8_000, span_ms=120_000, late_share=0.1)
     part = len(given.records) // (KILLS + 1)
     jars = {"spark.jars": ",".join(str(jar) for jar in all_jars(storage))}
     settings = {

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from aggregator_notes import GivenNotes
 
@@ -15,11 +17,10 @@ class Plans:
     def text(self, batch_id: int) -> str | None:
         return self.texts.get(batch_id)
 
-    def differs(self, batch_id: int, text: str) -> bool:
-        return self.texts.get(batch_id, text) != text
-
-    def replace(self, batch_id: int, text: str) -> None:
-        self.texts[batch_id] = text
+    def put_back(self, texts: Mapping[int, str]) -> list[int]:
+        replaced = [number for number, text in texts.items() if self.texts.get(number, text) != text]
+        self.texts.update({number: texts[number] for number in replaced})
+        return replaced
 
 
 def test_a_batch_is_noted_with_its_plan_and_the_one_before() -> None:

@@ -60,17 +60,14 @@ def test_spark_says_what_a_batch_reads_while_it_runs(
         assert (before is None) == (batch_id == 0)
         assert before is None or before.timestamp_ms <= plan.timestamp_ms
 
-    text = plans.text(2)
+    text, other = plans.text(2), plans.text(1)
     assert text is not None
-    assert not plans.differs(2, text)
-    assert not plans.differs(99, text), "a batch that the checkpoint does not have"
-    other = plans.text(1)
     assert other is not None
-    assert plans.differs(2, other)
-    plans.replace(2, other)
-    assert not plans.differs(2, other)
+    assert plans.put_back({2: text, 99: text}) == [], "the same, and a batch that the checkpoint does not have"
+    assert plans.put_back({1: other, 2: other}) == [2]
     assert plans.get(2) != seen[2][2]
-    plans.replace(2, text)
+    assert plans.put_back({1: other, 2: text}) == [2]
+    assert plans.get(2) == seen[2][2]
 
     again, seen_again = QueryPlans(spark, f"file://{checkpoint}"), Seen()
     assert again.newest() == plans.newest() >= 3

@@ -91,8 +91,9 @@ class CheckpointFolder:
         if newest < self._epoch or state.get(_FINGERPRINT) != written:
             self._save(_FINGERPRINT, written)
             # Another name may have begun here at the same time. One of both, at least, sees the other one's file.
-            self._newest_epoch()
-            self._delete_former()
+            for epoch in self._epochs():
+                if epoch < self._epoch:
+                    self._objects.delete(self._path(epoch))
 
     def load_schema_ids(self) -> SchemaIds:
         """Return the schema ids that earlier runs learned, so that every run decides about a record alike."""
@@ -174,11 +175,6 @@ class CheckpointFolder:
                 f"{location} holds a checkpoint without a file in {_SERVICE}/, so its configuration is not known; "
                 "use another checkpoint_dir"
             )
-
-    def _delete_former(self) -> None:
-        for epoch in self._epochs():
-            if epoch < self._epoch:
-                self._objects.delete(self._path(epoch))
 
 
 def fingerprint(

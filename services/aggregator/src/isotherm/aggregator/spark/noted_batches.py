@@ -33,11 +33,8 @@ class WrittenPlans(Protocol):
     def text(self, batch_id: int) -> str | None:
         """Return the plan of a batch; None when there is none."""
 
-    def differs(self, batch_id: int, text: str) -> bool:
-        """Return whether the checkpoint has another plan of a batch; it may have none."""
-
-    def replace(self, batch_id: int, text: str) -> None:
-        """Replace the plan of a batch."""
+    def put_back(self, texts: Mapping[int, str]) -> list[int]:
+        """Replace the plans that say something else, as far as there are any; return their numbers."""
 
 
 class NotedBatches:
@@ -81,10 +78,9 @@ class NotedBatches:
         A checkpoint that is older than the journal, because somebody has restored it, is left as it is.
         """
         noted: Mapping[str, str] = self._noted().get(_PLANS, {})
-        for number, text in noted.items():
-            if self._plans.differs(int(number), text):
-                _log.error("another process has replaced what was planned, which is put back", batch_id=int(number))
-                self._plans.replace(int(number), text)
+        replaced = self._plans.put_back({int(number): text for number, text in noted.items()}) if noted else []
+        if replaced:
+            _log.error("another process has replaced what was planned, which is put back", batches=replaced)
 
     def _noted(self) -> Mapping[str, Any]:
         return self._notes.noted(self._query) or {}

@@ -8,6 +8,7 @@ them against each Spark that the service is released with (ADR 185).
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -67,30 +68,33 @@ class QueryPlans:
 
     def text(self, batch_id: int) -> str | None:
         """Return what was decided about a batch as Spark writes it down; None when Spark does not know it."""
-        entry = self._log().get(batch_id) if batch_id >= 0 else None
-        return None if entry is None or not entry.isDefined() else self._serialized(entry.get())
+        log = self._log()
+        entry = log.get(batch_id) if batch_id >= 0 else None
+        return None if entry is None or not entry.isDefined() else self._serialized(log, entry.get())
 
-    def differs(self, batch_id: int, text: str) -> bool:
-        """Return whether the checkpoint has another plan of a batch; it may have none."""
-        log = self._new_log()
-        entry = log.get(batch_id)
-        # Both were read: an entry that was made in memory may be written in another order.
-        return entry.isDefined() and self._serialized(entry.get()) != self._serialized(self._deserialized(log, text))
+    def put_back(self, texts: Mapping[int, str]) -> list[int]:
+        """Replace those plans of the checkpoint that say something else; return their numbers.
 
-    def replace(self, batch_id: int, text: str) -> None:
-        """Replace what the checkpoint has decided about a batch. Call this while the query does not run.
-
-        Raises CheckpointUnavailableError when another process does it at the same time.
+        Batches that the checkpoint does not have are left out. Call this while the query does not run. Raises
+        CheckpointUnavailableError when another process does it at the same time.
         """
-        log = self._new_log()
-        log.fileManager().delete(log.batchIdToPath(batch_id))
-        if not log.add(batch_id, self._deserialized(log, text)):
-            raise CheckpointUnavailableError(f"another process writes {self._checkpoint}/offsets/{batch_id}")
-        self.forget()
+        log, replaced = self._new_log(), []
+        for batch_id, text in texts.items():
+            entry, noted = log.get(batch_id), self._deserialized(log, text)
+            # Both were read: an entry that was made in memory may be written in another order.
+            if not entry.isDefined() or self._serialized(log, entry.get()) == self._serialized(log, noted):
+                continue
+            log.fileManager().delete(log.batchIdToPath(batch_id))
+            if not self._new_log().add(batch_id, noted):
+                raise CheckpointUnavailableError(f"another process writes {self._checkpoint}/offsets/{batch_id}")
+            replaced.append(batch_id)
+        if replaced:
+            self.forget()
+        return replaced
 
-    def _serialized(self, entry: Any) -> str:
+    def _serialized(self, log: Any, entry: Any) -> str:
         written = self._jvm.java.io.ByteArrayOutputStream()
-        self._new_log().serialize(entry, written)
+        log.serialize(entry, written)
         return bytes(written.toByteArray()).decode()
 
     def _deserialized(self, log: Any, text: str) -> Any:
