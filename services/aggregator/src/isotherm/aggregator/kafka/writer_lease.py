@@ -20,7 +20,7 @@ from isotherm.servicekit import logs
 
 SESSION_S = 30.0
 """How long Kafka waits for a heartbeat of the holder. A broker restarts in less, so a restart moves no lease."""
-HALT_S = 20.0
+HALT_S = 60.0
 """How long a former holder may take to end Spark, when another one has begun, before its process is killed.
 
 Nothing depends on it: what a former holder still writes does not count. It only is of no use any more.
