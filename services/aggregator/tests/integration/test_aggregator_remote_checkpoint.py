@@ -18,9 +18,11 @@ from aggregator_world import READING, Process, Topics, wait_for
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(2_400)]
 
 KILLS = 3
+TIMEOUT_S = 600.0
+"""A start asks an object store dozens of times, and moto's server is slow beside other tests."""
 
 
 @pytest.fixture
@@ -60,15 +62,15 @@ def test_kills_lose_and_repeat_nothing(
     for number in range(KILLS):
         given.put(given.records[number * part : (number + 1) * part])
         with start() as process:
-            wait_for(partial(has_read, process), "the first batch", process)
+            wait_for(partial(has_read, process), "the first batch", process, TIMEOUT_S)
             process.kill()
     given.put(given.records[KILLS * part :])
     given.complete()
 
     expected = given.windows()
     with start() as last:
-        wait_for(lambda: {key for key, _ in given.published()} >= expected.keys(), "every window", last)
-        wait_for(lambda: has_no_lag(last, topics), "the stateless query", last)
+        wait_for(lambda: {key for key, _ in given.published()} >= expected.keys(), "every window", last, TIMEOUT_S)
+        wait_for(lambda: has_no_lag(last, topics), "the stateless query", last, TIMEOUT_S)
         assert last.metrics()["isotherm_aggregator_rows_dropped_by_watermark_total"] == 0
         assert last.terminate() == 0
     assert_all_is_right(given)

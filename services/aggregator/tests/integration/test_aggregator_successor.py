@@ -16,7 +16,7 @@ from isotherm.simulators import checker
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(1_200)]
 
 SPAN_MS = 900_000
 OVERLAP_MS = 120_000
@@ -28,7 +28,7 @@ SETTINGS = {"advance_when_idle": False, "group_attributes": "", "boundary_overla
 def given(kafka: Kafka, registry: Registry) -> Given:
     topics = Topics(kafka.bootstrap_servers, registry.url, "aggregator-successor")
     topics.declare([READING])
-    return Given(topics, readings=45_000, span_ms=SPAN_MS, late_share=0.1)
+    return Given(topics, readings=12_000, span_ms=SPAN_MS, late_share=0.1)
 
 
 def expected(given: Given, boundary_ms: int) -> dict[checker.WindowKey, dict[str, float]]:
