@@ -16,10 +16,12 @@ from isotherm.simulators import checker
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(2_400)]
 
 SPAN_MS = 900_000
 OVERLAP_MS = 120_000
+TIMEOUT_S = 900.0
+"""With 32 partitions a batch has 32 tasks, which take minutes beside other tests."""
 FORMER_WINDOW_MS, WINDOW_MS = 60_000, 30_000
 SETTINGS = {"advance_when_idle": False, "group_attributes": "", "boundary_overlap_ms": OVERLAP_MS}
 
@@ -28,7 +30,7 @@ SETTINGS = {"advance_when_idle": False, "group_attributes": "", "boundary_overla
 def given(kafka: Kafka, registry: Registry) -> Given:
     topics = Topics(kafka.bootstrap_servers, registry.url, "aggregator-successor")
     topics.declare([READING])
-    return Given(topics, readings=12_000, span_ms=SPAN_MS, late_share=0.1)
+    return Given(topics, readings=9_000, span_ms=SPAN_MS, late_share=0.1)
 
 
 def expected(given: Given, boundary_ms: int) -> dict[checker.WindowKey, dict[str, float]]:
@@ -56,11 +58,11 @@ def test_partitions_and_window_change_while_it_runs(given: Given, tmp_path: Path
         return Process(topics, tmp_path / "former", free_port(), **former_settings, **more)
 
     with start_former() as running:
-        wait_for(lambda: has_read(running), "the first batch", running)
+        wait_for(lambda: has_read(running), "the first batch", running, TIMEOUT_S)
         assert running.terminate() == 0
 
     with start_former(publish_until=boundary_ms) as former:
-        wait_for(lambda: has_read(former) or former.ready().get("ready", False), "the former one", former)
+        wait_for(lambda: has_read(former) or former.ready().get("ready", False), "the former one", former, TIMEOUT_S)
         # Some readings on either side of the boundary come before the successor is there.
         until = len(before(given, boundary_ms + OVERLAP_MS // 2))
         given.put(given.records[len(first) : until])
@@ -69,17 +71,24 @@ def test_partitions_and_window_change_while_it_runs(given: Given, tmp_path: Path
         with Process(
             topics, tmp_path / "successor", free_port(), name=name, publish_from=boundary_ms, **successor_settings
         ) as successor:
-            wait_for(lambda: has_read(successor), "the successor's first batch", successor)
+            wait_for(lambda: has_read(successor), "the successor's first batch", successor, TIMEOUT_S)
             given.put(given.records[until:])
             given.complete()
-            wait_for(lambda: former.metrics().get("isotherm_aggregator_halted") == 1, "the former one's end", former)
+            wait_for(
+                lambda: former.metrics().get("isotherm_aggregator_halted") == 1,
+                "the former one's end",
+                former,
+                TIMEOUT_S,
+            )
             assert former.is_running(), "a supervisor would start it again"
             assert former.terminate() == 0
             every = expected(given, boundary_ms).keys()
-            wait_for(lambda: {key for key, _ in given.published()} >= every, "every window", successor)
+            wait_for(lambda: {key for key, _ in given.published()} >= every, "every window", successor, TIMEOUT_S)
             assert successor.metrics()["isotherm_aggregator_rows_dropped_by_watermark_total"] == 0
             late = {record.identity for record in given.records if record.category == "late"}
-            wait_for(lambda: {identity(m) for m in topics.read(topics.late)} >= late, "late readings", successor)
+            wait_for(
+                lambda: {identity(m) for m in topics.read(topics.late)} >= late, "late readings", successor, TIMEOUT_S
+            )
             assert successor.terminate() == 0
 
     published = given.published()
