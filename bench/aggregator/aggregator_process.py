@@ -38,12 +38,3 @@ class AggregatorProcess(MeasuredProcess):
         """Return the records read by the slower of the two queries."""
         found = metrics(self._port)
         return int(min(found.get(_READ.format(query), 0) for query in _QUERIES))
-
-    def reads(self) -> int:
-        """Return the records read by both queries together."""
-        found = metrics(self._port)
-        return int(sum(found.get(_READ.format(query), 0) for query in _QUERIES))
-
-    def state_rows(self) -> int:
-        """Return how many windows are open."""
-        return int(metrics(self._port)["isotherm_aggregator_state_rows"])

@@ -4,9 +4,8 @@
 
 A topic is filled once. Then `isotherm-aggregator run` and a Kafka Streams program (`StreamsWindows.java`) read it from
 the beginning, one after the other, and write the same windows, each with its own checkpoint or changelog, with the same
-heap, collector and Avro reader, on all cores. The first two fifths warm the JVM up and are not counted, to the reading
-alike for both. The rate counts up to the last reading, of the slower query where there are two; how often each record
-is read stands beside it. CPU seconds count up to the last window in the output. The
+heap, collector and Avro reader, on all cores. The first fifth warms the JVM up and is not counted. The rate counts up
+to the last reading, of the slower query where there are two. CPU seconds count up to the last window in the output. The
 broker runs on the same machine; its CPU time is printed separately. Every run must make the windows that follow from
 the generator's arithmetic.
 """
@@ -50,8 +49,6 @@ WINDOW_MS, LATENESS_MS, SKEW_MS = 60_000, 10_000, 5_000
 INPUT, OUTPUT, STREAMS_OUTPUT = "thermostat.data", "temperatures.aggregated", "bench.streams.aggregated"
 PARTITIONS = 4
 _PATIENCE_S = 900.0
-_WARM_UP = 0.4
-"""Share of the readings. A batch of the aggregator is a tenth of them, or more: a small share would not be alike."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +62,11 @@ class Measured:
     """CPU seconds of the process for a million readings."""
     broker_per_million: float
     resident_mb: float
-    reads: float
-    """How often each record was read, by all queries together."""
 
     def __str__(self) -> str:
         return (
             f"{self.rate:9,.0f} readings/s, {self.own_per_million:6.2f} CPU s a million, "
-            f"broker {self.broker_per_million:5.2f}, {self.resident_mb:6,.0f} MB, {self.seconds:4.0f} s, "
-            f"each record read {self.reads:.0f} times"
+            f"broker {self.broker_per_million:5.2f}, {self.resident_mb:6,.0f} MB, {self.seconds:4.0f} s"
         )
 
 
@@ -156,7 +150,6 @@ class Bench:
                 records = self._readings + PARTITIONS
                 reading = process.until(lambda now: now.read >= records, f"{records} records", _PATIENCE_S)
                 writing = process.until(lambda _: output.records() >= windows, f"{windows} windows", _PATIENCE_S)
-                reads = process.reads() / records
             broker_s = cpu_s(self._stack.kafka.pid) - broker_s
             found, readings = output.windows_and_readings()
         finally:
@@ -164,11 +157,11 @@ class Bench:
         if (found, readings) != (self._expected, self._readings):
             right = f"{self._expected:,} with {self._readings:,}"
             raise RuntimeError(f"{found:,} windows with {readings:,} readings, there must be {right}")
-        return _measured(reading, writing[-1], self._readings, broker_s, reads)
+        return _measured(reading, writing[-1], self._readings, broker_s)
 
 
-def _measured(reading: list[Sample], end: Sample, readings: int, broker_s: float, reads: float) -> Measured:
-    first = _interpolated(reading, round(readings * _WARM_UP))
+def _measured(reading: list[Sample], end: Sample, readings: int, broker_s: float) -> Measured:
+    first = next(sample for sample in reading if sample.read >= readings / 5)
     last = reading[-1]
     done = last.read - first.read
     return Measured(
@@ -177,21 +170,6 @@ def _measured(reading: list[Sample], end: Sample, readings: int, broker_s: float
         own_per_million=1e6 * (end.cpu_s - first.cpu_s) / done,
         broker_per_million=1e6 * broker_s / readings,
         resident_mb=max(sample.resident_mb for sample in [*reading, end]),
-        reads=reads,
-    )
-
-
-def _interpolated(samples: list[Sample], read: int) -> Sample:
-    """Return the sample at a number of records read, on the line between what was known before and after it.
-
-    The counters of a program go on in steps, from the end of one batch to the end of the next.
-    """
-    after = next(number for number, sample in enumerate(samples) if sample.read >= read)
-    high = samples[after]
-    low = next(sample for sample in samples if sample.read == samples[max(0, after - 1)].read)
-    share = 1.0 if high.read == low.read else (read - low.read) / (high.read - low.read)
-    return Sample(
-        low.at_s + share * (high.at_s - low.at_s), read, low.cpu_s + share * (high.cpu_s - low.cpu_s), high.resident_mb
     )
 
 

@@ -47,45 +47,31 @@ def _text(text: str) -> bytes:
     return _long(len(encoded)) + encoded
 
 
-_VALUES, _STEP = 200, 37
-"""How many values there are, and by how many places a device goes on from one reading to the next."""
-
-
 class Readings:
-    """Makes values of SensorReading version 1. Devices and measured values are encoded once, times once for each batch.
-
-    A device measures another value each time, so that minimum, maximum and deviation have work to do.
-    """
+    """Makes values of SensorReading version 1. Device and value are encoded once, the times once for each batch."""
 
     def __init__(self, schema_id: int, devices: int) -> None:
         self._header = b"\x00" + schema_id.to_bytes(4, "big")
         self.keys = [f"device-{number:06d}".encode() for number in range(devices)]
-        self._heads = [self._head(key.decode()) for key in self.keys]
-        self._values = [self._value(15.0 + number / 10) for number in range(_VALUES)]
+        self._heads = [self._head(key.decode(), 15.0 + number % 200 / 10) for number, key in enumerate(self.keys)]
 
     def batch(self, first: int, count: int, ingest_time_ms: int) -> list[dict[str, bytes]]:
         """Return `count` readings from number `first` on, one device after the other."""
         devices = len(self.keys)
         times = _long(event_time_ms(first, ingest_time_ms)) + _long(ingest_time_ms)
         tail = times + _long(first // devices) + b"\x00"
-        heads, keys, values = self._heads, self.keys, self._values
+        heads, keys = self._heads, self.keys
         return [
-            {
-                "key": keys[number % devices],
-                "value": heads[number % devices] + values[(number + number // devices * _STEP) % _VALUES] + tail,
-            }
+            {"key": keys[number % devices], "value": heads[number % devices] + tail}
             for number in range(first, first + count)
         ]
 
     def mark(self, number: int, time_ms: int) -> bytes:
         """Return a reading of a separate device whose event time equals its ingest time."""
-        return self._head(f"{MARK}{number}") + self._value(0.0) + _long(time_ms) + _long(time_ms) + _long(0) + b"\x00"
+        return self._head(f"{MARK}{number}", 0.0) + _long(time_ms) + _long(time_ms) + _long(0) + b"\x00"
 
-    def _head(self, device_id: str) -> bytes:
-        return self._header + _text(device_id) + _text("temperature")
-
-    def _value(self, value: float) -> bytes:
-        return struct.pack("<d", value) + _text("Cel")
+    def _head(self, device_id: str, value: float) -> bytes:
+        return self._header + _text(device_id) + _text("temperature") + struct.pack("<d", value) + _text("Cel")
 
 
 def event_time_ms(first: int, ingest_time_ms: int) -> int:

@@ -57,10 +57,6 @@ class MeasuredProcess(abc.ABC):
     def read(self) -> int:
         """Return how many records it has read so far."""
 
-    def reads(self) -> int:
-        """Return how many records it has read so far, counting a record as often as it was read."""
-        return self.read()
-
     def sample(self) -> Sample:
         """Return the figures of now. Raises RuntimeError when the process has ended."""
         if self._process.poll() is not None:
