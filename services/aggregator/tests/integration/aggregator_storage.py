@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isotherm.stack.artifacts import Artifacts
-from isotherm.stack.servers.s3 import S3
 from isotherm.stack.servers.server import Runtime, Server, wait_all_ready
 from isotherm.stack.servers.storage.hdfs import HdfsDataNode, HdfsNameNode
+from isotherm.stack.servers.storage.s3 import S3
 
 ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."

@@ -1,5 +1,5 @@
-"""Servers that keep files for others: HDFS, where Spark's checkpoints may lie.
+"""Servers that keep files for others: S3 and HDFS, where Spark's checkpoints may lie.
 
-They are no part of the local stack that `isotherm-stack up` starts. This package may import the modules beside it. It
-must not know what is kept.
+The local stack starts S3 when asked for, and HDFS never. This package may import the modules beside it. It must not
+know what is kept.
 """
