@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from isotherm.connector.transforms.literals import value_of_literal
 from isotherm.connector.transforms.message import Message, Part, Schema, Transform, TransformError
 from isotherm.connector.transforms.schemas import fields_of, record
 from isotherm.connector.transforms.steps import Compiled, required_map, step
@@ -28,10 +29,13 @@ def header_from(
         kept = [one for one in all_fields if not is_move or one["name"] not in fields]
         return Compiled(record(schema, kept), lambda data, _: without(data))
 
+    whole = step(part, lambda schema: Compiled(schema, _same), _same, skips_null=False, replaces_nulls=replaces_nulls)
     changed = step(part, with_schema, lambda data, _: without(data), skips_null=False, replaces_nulls=replaces_nulls)
 
     def apply(message: Message) -> Message | None:
-        found = required_map(part.data(message), "HeaderFrom")
+        filled = whole(message)
+        assert filled is not None
+        found = required_map(part.data(filled), "HeaderFrom")
         made = changed(message)
         added = tuple((header, found.get(name)) for header, name in zip(headers, fields, strict=True))
         return None if made is None else made._replace(headers=(*message.headers, *added))
@@ -39,8 +43,13 @@ def header_from(
     return apply
 
 
-def insert_header(name: str, value: str) -> Transform:
-    """InsertHeader: a header is added, also when there is one of its name."""
+def _same(data: Any, _: Message) -> dict[str, Any]:
+    return required_map(data, "HeaderFrom")
+
+
+def insert_header(name: str, literal: str) -> Transform:
+    """InsertHeader: a header is added, also when there is one of its name. Its literal says the type."""
+    value = value_of_literal(literal)
     return lambda message: message._replace(headers=(*message.headers, (name, value)))
 
 
