@@ -94,20 +94,29 @@ class AutomaticCorrections:
         return LateBacklog(position)
 
     def _give_up(self, backlog: LateBacklog) -> None:
-        """Forget windows that are too old for this service, or whose rows retention has removed. Count and log them."""
+        """Forget windows that are too old for this service, or not its own, or whose rows retention has removed.
+
+        Count and log them.
+        """
         now_ms, waiting = self._wall_ms(), backlog.waiting()
         if not waiting:
             return
         oldest_ms = now_ms - self._settings.corrections.max_age_ms
         removed_ms = removed_until_ms(self._settings, self._sources.broker, now_ms)
         limit_ms = oldest_ms if removed_ms is None else max(oldest_ms, removed_ms + 1)
-        given_up = {start_ms for start_ms in waiting if start_ms < limit_ms}
+        sides = self._settings.boundaries
+        given_up = {
+            start_ms
+            for start_ms in waiting
+            if start_ms < limit_ms or not all(side.owns_window(start_ms) for side in sides)
+        }
         if given_up:
             readings = backlog.remove(given_up)
             self._metrics.not_merged.inc(readings)
             _log.warning(
                 "late readings stay out of their windows: the windows are older than corrections.max_age_ms, or "
-                "retention has removed a part of what a correction needs; run `recompute` for those that are left",
+                "retention has removed a part of what a correction needs, or they lie beyond publish_from or "
+                "publish_until; run `recompute` for those that are left",
                 readings=readings,
                 windows_from_ms=min(given_up),
                 windows_to_ms=max(given_up) + self._settings.window_ms,
