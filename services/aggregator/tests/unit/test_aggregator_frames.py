@@ -20,11 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 from isotherm.aggregator.frames import (
     confluent_avro,
     devices,
+    headers,
     readings,
     windows,
 )
 from isotherm.aggregator.reading_condition import parse_condition
 from isotherm.aggregator.recompute import corrections
+from isotherm.aggregator.watermark.judgement import Judgement
 from isotherm.aggregator.watermark.timeliness import Timeliness
 from isotherm.schemas import schema
 from isotherm.servicekit import avro
@@ -36,6 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning
 
 RULES = checker.Rules(window_ms=10_000, allowed_lateness_ms=5_000, max_skew_ms=2_000, publish_delay_ms=3_000)
 TIMELINESS = Timeliness(5_000, 2_000, 3_000)
+JUDGED_BY = "allowed_lateness_ms=5000 max_skew_ms=2000 max_publish_delay_ms=3000"
 READING_V1 = schema("SensorReading", 1)
 READING_V2 = {**READING_V1, "fields": [*READING_V1["fields"]]}
 READING_V2["fields"].insert(2, {"name": "quality", "type": "string", "default": "x"})
@@ -170,14 +173,15 @@ def test_bytes_that_are_no_reading_get_a_reason(
 def test_rejects_keep_key_value_and_headers_and_say_why(spark: SparkSession) -> None:
     late, future = ENCODE[1](reading(ingest_time=99_000)), ENCODE[1](reading(event_time=99_000))
     old = [("mqtt.topic", b"a/b"), ("__connect.errors.topic", b"where it was rejected before")]
+    forged = [("aggregator.appended_ms", b"0"), ("aggregator.judged_by", b"?")]
     rows = [
-        (b"k0", late, "t", 3, 7, at(APPENDED_MS), [("mqtt.topic", b"a/b")]),
+        (b"k0", late, "t", 3, 7, at(APPENDED_MS), [("mqtt.topic", b"a/b"), *forged]),
         (b"k1", future, "t", 3, 8, at(APPENDED_MS), old),
         (None, b"?", "t", 3, 9, at(APPENDED_MS), None),
     ]
     decoded = readings.decode(spark.createDataFrame(rows, RECORDS), IDS)
     rejected = readings.rejected(decoded, readings.reject_reason(IDS, TIMELINESS))
-    out = readings.to_reject_topics(rejected, "late", "dead", TIMELINESS).collect()
+    out = readings.to_reject_topics(rejected, "late", "dead", Judgement.of(TIMELINESS, "")).collect()
 
     assert [(row["topic"], row["key"], row["value"]) for row in out] == [
         ("late", b"k0", late),
@@ -185,7 +189,8 @@ def test_rejects_keep_key_value_and_headers_and_say_why(spark: SparkSession) -> 
         ("dead", None, b"?"),
     ]
     first, second, third = ([(h["key"], bytes(h["value"]).decode()) for h in row["headers"]] for row in out)
-    assert first == [("mqtt.topic", "a/b")]
+    judged = [("aggregator.appended_ms", str(APPENDED_MS)), ("aggregator.judged_by", JUDGED_BY)]
+    assert first == [("mqtt.topic", "a/b"), *judged]
     assert second[0] == ("mqtt.topic", "a/b")
     assert dict(second)["__connect.errors.topic"] == "t"
     assert dict(second)["__connect.errors.offset"] == "8"
@@ -253,15 +258,59 @@ def test_readings_that_nobody_wants_are_counted_and_go_nowhere(spark: SparkSessi
     assert readings.on_time(decoded, reason).count() == 1
 
 
+def late_by(decoded: DataFrame, *judgements: Judgement) -> list[tuple[int, str]]:
+    """The ingest times of the late readings, each with the judgement by which it is late."""
+    late = corrections.late_by(judgements, judgements[0], lambda one: readings.reject_reason(IDS, one.timeliness))
+    rows = corrections.late_readings(decoded, late).collect()
+    return sorted((checker.epoch_ms(row["ingest_time"]), row["judged_by"]) for row in rows)
+
+
 def test_a_late_reading_counts_once_in_a_correction(spark: SparkSession) -> None:
     """However many copies the late topic and the input hold."""
     on_time_one, late = ENCODE[1](reading()), ENCODE[1](reading(ingest_time=99_000))
     gone, undecodable = ENCODE[2]({**reading(ingest_time=98_000), "quality": "good"}), b"?"
     in_input, in_late_topic = [on_time_one, late, on_time_one, undecodable], [late, gone, gone, on_time_one]
-    reason = readings.reject_reason(IDS, TIMELINESS)
-    decoded = readings.decode(records(spark, [*in_input, *in_late_topic]), IDS)
-    rows = corrections.late_readings(decoded, reason).collect()
-    assert sorted(checker.epoch_ms(row["ingest_time"]) for row in rows) == [98_000, 99_000]
+    found = corrections.as_appended_to_input(records(spark, [*in_input, *in_late_topic]))
+    decoded = readings.decode(found, IDS)
+    assert late_by(decoded, Judgement.of(TIMELINESS, "")) == [(98_000, JUDGED_BY), (99_000, JUDGED_BY)]
+
+
+def late_topic(spark: SparkSession, *found: tuple[Mapping[str, Any], int, Judgement]) -> DataFrame:
+    """Readings in the late topic, each with its append time in the input and its judgement; copied an hour later."""
+    rows = [
+        (
+            b"key",
+            ENCODE[1](one),
+            "late",
+            0,
+            offset,
+            at(appended_ms + 3_600_000),
+            [("aggregator.appended_ms", str(appended_ms).encode()), ("aggregator.judged_by", str(judged_by).encode())],
+        )
+        for offset, (one, appended_ms, judged_by) in enumerate(found)
+    ]
+    return readings.decode(corrections.as_appended_to_input(spark.createDataFrame(rows, RECORDS)), IDS)
+
+
+def test_a_late_reading_is_judged_by_its_append_time_in_the_input(spark: SparkSession) -> None:
+    """And by the settings by which the window's original was made: they may have changed since."""
+    strict = Judgement.of(TIMELINESS, "")
+    lenient = Judgement.of(replace(TIMELINESS, allowed_lateness_ms=60_000), "")
+    held_back = reading(ingest_time=11_000)
+    device_late = reading(ingest_time=16_000)
+    decoded = late_topic(spark, (device_late, 16_500, strict), (held_back, 14_001, strict))
+    assert late_by(decoded, lenient) == [(11_000, str(lenient))]
+    assert late_by(decoded, lenient, strict) == [(11_000, str(strict)), (11_000, str(lenient)), (16_000, str(strict))]
+    # After the limit was lowered, a copy judged by the new one was on time when its window was made.
+    assert late_by(late_topic(spark, (device_late, 16_500, strict)), lenient) == []
+
+
+def test_a_condition_that_is_not_known_any_more_judges_as_it_did(spark: SparkSession) -> None:
+    present = Judgement.of(TIMELINESS, "")
+    before = Judgement.of(TIMELINESS, "metric = 'temperature'")
+    one, other = reading(ingest_time=98_000), reading(ingest_time=99_000)
+    decoded = late_topic(spark, (one, 98_000, before), (other, 99_000, present))
+    assert late_by(decoded, present, before) == [(98_000, str(present)), (98_000, str(before)), (99_000, str(present))]
 
 
 def decoded_values(rows: DataFrame, writer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -296,7 +345,7 @@ def test_groups_equal_the_recount(spark: SparkSession) -> None:
 def test_aggregates_are_keyed_with_escapes(spark: SparkSession) -> None:
     decoded = readings.decode(records(spark, [ENCODE[1](reading(device_id="a|b%7C"))]), IDS)
     aggregates = windows.with_revision(windows.aggregate(on_time(decoded), RULES.window_ms), 1)
-    written = decoded_values(windows.to_aggregate_topic(aggregates, 7), windows.AGGREGATE)
+    written = decoded_values(windows.to_aggregate_topic(aggregates, 7, headers.made({})), windows.AGGREGATE)
     assert list(written) == ["a%7Cb%257C|temperature|10000|20000"]
     assert next(iter(written.values()))["stddev"] == 0.0
 

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.frames import devices, readings, windows
+from isotherm.aggregator.frames import devices, headers, readings, windows
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.kafka_clients import open_output_producer
 from isotherm.aggregator.service import Aggregator
@@ -79,20 +80,24 @@ def messages(harness: Harness) -> Mapping[str, Message]:
     reason = readings.reject_reason(ids, SETTINGS.timeliness)
     made = windows.aggregate(readings.on_time(decoded, reason), SETTINGS.window_ms, SETTINGS.slide_ms)
     aggregates = windows.with_revision(made, scenario.MEASURED_MS + SETTINGS.watermark_delay_ms).persist()
+    judged_by = str(SETTINGS.judgement)
+    of_spark = headers.made({headers.JUDGED_BY: F.lit(judged_by)})
     escaped, plain = _rows(
-        windows.to_aggregate_topic(aggregates, _id(harness, SETTINGS.output_topic, windows.AGGREGATE))
+        windows.to_aggregate_topic(aggregates, _id(harness, SETTINGS.output_topic, windows.AGGREGATE), of_spark)
     )
     members = windows.with_devices(aggregates, _devices(harness))
     groups = windows.group(members, ["region"], unknown_group="")
     (group,) = _rows(windows.to_group_topic(groups, _id(harness, SETTINGS.grouped_topic, windows.GROUP)))
     rejected = readings.to_reject_topics(
-        readings.rejected(decoded, reason), SETTINGS.late_topic, SETTINGS.dead_letter_topic, SETTINGS.timeliness
+        readings.rejected(decoded, reason), SETTINGS.late_topic, SETTINGS.dead_letter_topic, SETTINGS.judgement
     )
     too_late, dead = sorted(map(_rejected, rejected.collect()), key=lambda one: one.topic != SETTINGS.late_topic)
-    outputs = ((SETTINGS.output_topic, plain), (SETTINGS.output_topic, escaped), (SETTINGS.grouped_topic, group))
     with seam.recorded_kafka(harness) as found:
         # The windows of a small batch are sent by the driver's own producer.
-        open_output_producer(SETTINGS.kafka).send((topic, key.encode(), value) for topic, (key, value) in outputs)
+        producer = open_output_producer(SETTINGS.kafka)
+        rows = [(SETTINGS.output_topic, key.encode(), value) for key, value in (plain, escaped)]
+        producer.send(rows, {headers.JUDGED_BY: judged_by.encode()})
+        producer.send([(SETTINGS.grouped_topic, group[0].encode(), group[1])])
         window, window_escaped, window_group = found
         del found[:]
         statuses = seam.reported(_running()._reporter(), found)

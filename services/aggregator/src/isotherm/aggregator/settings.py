@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from isotherm.aggregator.reading_condition import parse_condition
 from isotherm.aggregator.watermark import start_position
+from isotherm.aggregator.watermark.judgement import Judgement
 from isotherm.aggregator.watermark.timeliness import Timeliness
 from isotherm.kcql import Condition
 from isotherm.servicekit.settings import ServiceSettings, Settings
@@ -241,3 +242,8 @@ class AggregatorSettings(ServiceSettings):
     def timeliness(self) -> Timeliness:
         """Return the limits by which a reading is on time, late or in the future."""
         return Timeliness(self.allowed_lateness_ms, self.max_skew_ms, self.max_publish_delay_ms)
+
+    @property
+    def judgement(self) -> Judgement:
+        """Return everything that decides whether a reading is in a window or late."""
+        return Judgement.of(self.timeliness, self.where)

@@ -169,8 +169,8 @@ def _digits_of_sums(members: DataFrame) -> DataFrame:
     return split.select(*kept, F.inline(needed))
 
 
-def to_aggregate_topic(aggregates: DataFrame, schema_id: int, headers: Column | None = None) -> DataFrame:
-    """Return the key and value of each aggregate, and `headers` where they are given, for the Kafka sink."""
+def to_aggregate_topic(aggregates: DataFrame, schema_id: int, headers: Column) -> DataFrame:
+    """Return the key, the value and the headers of each aggregate, for the Kafka sink."""
     return _to_topic(aggregates, AGGREGATE, schema_id, ("device_id", "metric"), headers)
 
 

@@ -13,13 +13,13 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.frames import windows
+from isotherm.aggregator.frames import headers, windows
 from isotherm.aggregator.kafka.broker import Broker
 from isotherm.aggregator.recompute import corrections
 from isotherm.aggregator.recompute.corrections import (
     AGGREGATE_IDENTITY,
     GROUP_IDENTITY,
-    LATE_READINGS_HEADER,
+    JUDGED_BY,
     Scope,
     Span,
 )
@@ -48,6 +48,7 @@ class Outcome:
     windows: int
     """How many windows the span has, by device and metric."""
     late_readings: int
+    """How many late readings these windows have. In sliding windows a reading counts in each."""
     corrected_windows: int
     rebuilt_windows: int
     """How many windows have other numbers on time in the input than were published; 0 without `--from-input`."""
@@ -103,19 +104,24 @@ class Recomputation:
         self, end: ExitStack, known: DataFrame, scope: Scope, *, dry_run: bool, input_topics: Sequence[str] | None
     ) -> Outcome:
         settings, length = self._settings, (self._settings.window_ms, self._settings.slide_ms)
-        revision = self._revision(known)
-        late = _persisted(end, self._topics.late_readings(scope.span, input_topics or ()))
+        present = settings.judgement
+        revision, judgements = self._revision(known), [present, *(corrections.judgements(known) - {present})]
         if input_topics:
             on_time = self._topics.on_time(scope.span, input_topics)
-            known = corrections.with_rebuilt(known, corrections.aggregate(on_time, scope, *length))
+            known = corrections.with_rebuilt(known, corrections.aggregate(on_time, scope, *length), present)
         else:
             known = known.withColumns({"is_rebuilt": F.lit(False), "is_incomplete": F.lit(False)})
-        rows = _persisted(end, corrections.merged(known, corrections.aggregate(late, scope, *length)))
+        late = self._topics.late_readings(scope.span, judgements, input_topics or ())
+        late_windows = corrections.aggregate_late(late, judgements, scope, *length)
+        if len(judgements) > 1:
+            late_windows = corrections.of_their_originals(late_windows, known, present)
+        rows = _persisted(end, corrections.merged(known, late_windows))
         counts = rows.agg(
             F.count(F.lit(1)).alias("windows"),
             F.count_if("is_correction").alias("corrected"),
             F.count("original").alias("rebuilt"),
             F.count_if("is_fewer").alias("fewer"),
+            F.sum("late_readings").alias("late"),
         ).collect()[0]
         if counts["fewer"]:
             _log.error(
@@ -128,7 +134,7 @@ class Recomputation:
             scope.span.to_ms,
             revision + 1,
             counts["windows"],
-            late.count(),
+            counts["late"] or 0,
             counts["corrected"],
             counts["rebuilt"],
             counts["fewer"],
@@ -145,16 +151,14 @@ class Recomputation:
     def _write_windows(self, rows: DataFrame, outcome: Outcome) -> None:
         topic = self._settings.output_topic
         if outcome.rebuilt_windows:
-            originals = rows.where(F.col("original").isNotNull()).select(*AGGREGATE_IDENTITY, "original.*")
+            originals = rows.where(F.col("original").isNotNull()).select(*AGGREGATE_IDENTITY, JUDGED_BY, "original.*")
             originals = windows.with_revision(originals, outcome.revision - 1)
-            self._write(windows.to_aggregate_topic(originals, self._aggregate_id), topic)
+            judged_by = headers.made({headers.JUDGED_BY: F.col(JUDGED_BY)})
+            self._write(windows.to_aggregate_topic(originals, self._aggregate_id, judged_by), topic)
         if outcome.corrected_windows:
             corrected = windows.with_revision(rows.where("is_correction"), outcome.revision)
-            header = F.struct(
-                F.lit(LATE_READINGS_HEADER).alias("key"),
-                F.encode(F.col("late_readings").cast("string"), "UTF-8").alias("value"),
-            )
-            self._write(windows.to_aggregate_topic(corrected, self._aggregate_id, F.array(header)), topic)
+            both = headers.made({headers.JUDGED_BY: F.col(JUDGED_BY), headers.LATE_READINGS: F.col("late_readings")})
+            self._write(windows.to_aggregate_topic(corrected, self._aggregate_id, both), topic)
 
     def _final(self, known: DataFrame, span: Span, settled_ms: int) -> Span:
         """Return the part of `span` whose windows the service has all written, and will not write again."""
@@ -166,7 +170,8 @@ class Recomputation:
                 f"{settings.output_topic} holds windows of {others[0]} ms, window_ms is {settings.window_ms}: "
                 "use the settings of the running service"
             )
-        settled = F.col("original.revision") <= time.time_ns() // 1_000_000 - settled_ms
+        # A rebuild from the input publishes an original again: what counts is when the service wrote the first one.
+        settled = F.col("first_revision") <= time.time_ns() // 1_000_000 - settled_ms
         row = known.where(settled).agg(F.max(F.unix_millis("window_end")).alias("end")).first()
         final_ms = row["end"] if row is not None and row["end"] is not None else 0
         slide_ms = settings.slide_ms or settings.window_ms
@@ -222,7 +227,7 @@ class Recomputation:
         # The service writes a window after the window has begun, apart from the difference between clocks.
         records = self._topics.records([topic], asked.span.from_ms - self._settings.max_skew_ms)
         ids = self._topics.written_ids(topic)
-        return _persisted(end, corrections.published(records, ids, schema, identity, asked))
+        return _persisted(end, corrections.published(records, ids, schema, identity, asked, self._settings.judgement))
 
     def _write(self, rows: DataFrame, topic: str) -> None:
         rows.write.format("kafka").options(**self._kafka, **SINK_OPTIONS).option("topic", topic).save()
