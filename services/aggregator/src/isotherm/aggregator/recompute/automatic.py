@@ -28,6 +28,8 @@ _JOBS = "corrections"
 """Spark's job group and scheduler pool of the corrections."""
 _UNAVAILABLE = (BrokerError, RegistryUnavailableError)
 _END_TIMEOUT_S = 10.0
+_STORE_AGAIN_MS = 3_600_000
+"""How often an unchanged position is stored again: Kafka forgets one after `offsets.retention.minutes` (7 days)."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class AutomaticCorrections:
         self._wall_ms = wall_ms
         self._backlog: LateBacklog | None = None
         self._stored: Mapping[Partition, int] = {}
+        self._stored_at_ms = 0
 
     def turn(self) -> bool:
         """Read what came late since the last turn, and correct the windows that are final. Return whether any were.
@@ -76,10 +79,15 @@ class AutomaticCorrections:
             self._correct(due)
             self._metrics.merged.inc(backlog.remove(due))
         self._metrics.waiting.set(len(backlog.waiting()))
-        if backlog.position != self._stored:
-            self._sources.position.store(backlog.position)
-            self._stored = backlog.position
+        self._store(backlog.position)
         return bool(due)
+
+    def _store(self, position: Mapping[Partition, int]) -> None:
+        """Store how far the late topic is done: when that has changed, and often enough that Kafka never forgets it."""
+        now_ms = self._wall_ms()
+        if position != self._stored or now_ms - self._stored_at_ms >= _STORE_AGAIN_MS:
+            self._sources.position.store(position)
+            self._stored, self._stored_at_ms = position, now_ms
 
     def _begin(self) -> LateBacklog:
         """Return a backlog that begins where the last process was done, or with the first late reading there is."""
