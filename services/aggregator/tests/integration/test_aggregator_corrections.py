@@ -101,8 +101,9 @@ def expire_whole(topics: Topics) -> None:
         producer.produce(topics.late, value=b"a late reading of long ago", partition=number)
     assert producer.flush(60) == 0
     ends = [TopicPartition(topics.late, number, 1) for number in range(topics.partitions)]
-    for removed in clients.admin(topics.kafka, "expired").delete_records(ends).values():
-        removed.result(30)
+    admin = clients.admin(topics.kafka, "expired")
+    for removed in admin.delete_records(ends).values():
+        removed.result(60)
 
 
 def test_windows_equal_a_batch_over_all_readings_by_themselves(

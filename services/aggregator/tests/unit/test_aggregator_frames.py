@@ -327,17 +327,18 @@ def avro_body(value: bytes, parsed: Any) -> dict[str, Any]:
 
 def test_groups_equal_the_recount(spark: SparkSession) -> None:
     sent = [reading(device_id=f"d{n % 7}", value=n * 0.1, event_time=10_000 + n) for n in range(50)]
-    known = {f"d{n}": {"home": f"h{n % 2}" if n else None, "region": "50%|n"} for n in range(5)}
-    rows = [(device_id, device["home"], device["region"]) for device_id, device in known.items()]
-    table = spark.createDataFrame(rows, "device_id string, home string, region string")
+    attributes = ["home", "region", "attributes.floor"]
+    known = {f"d{n}": {"home": f"h{n % 2}" if n else None, "region": "50%|n", attributes[2]: "3"} for n in range(5)}
+    rows = [(device_id, *(device[name] for name in attributes)) for device_id, device in known.items()]
+    table = spark.createDataFrame(rows, "device_id string, home string, region string, `attributes.floor` string")
     decoded = readings.decode(records(spark, [ENCODE[1](one) for one in sent]), IDS)
     aggregates = windows.with_revision(windows.aggregate(on_time(decoded), RULES.window_ms), 1)
     expected_windows = checker.expected_windows(sent, RULES)
     for unknown_group in ("unknown", ""):
-        groups = windows.group(windows.with_devices(aggregates, table), ["home", "region"], unknown_group)
+        groups = windows.group(windows.with_devices(aggregates, table), attributes, unknown_group)
         written = decoded_values(windows.to_group_topic(groups, 7), windows.GROUP)
         found = {checker.group_key(row): row for row in written.values()}
-        expected = checker.expected_groups(expected_windows, known, ["home", "region"], unknown_group)
+        expected = checker.expected_groups(expected_windows, known, attributes, unknown_group)
         assert checker.mismatches(expected, found) == []
         assert "region|50%25%7Cn|temperature|10000|20000" in written
 
@@ -354,7 +355,7 @@ def test_the_newest_record_of_a_device_counts(spark: SparkSession) -> None:
     encode = avro.encoder(devices.READER, 5)
 
     def device(home: str | None) -> bytes:
-        nothing: dict[str, Any] = {"room": None, "model": None, "thresholds": {}}
+        nothing: dict[str, Any] = {"room": None, "model": None, "thresholds": {}, "attributes": {"floor": home}}
         return encode({"device_id": "ignored", "home": home, "region": "r", **nothing})
 
     values = [("a", device("1")), ("b", device("2")), ("c", device("3")), ("a", device("4")), ("b", None), ("c", b"?")]
@@ -363,5 +364,16 @@ def test_the_newest_record_of_a_device_counts(spark: SparkSession) -> None:
     newest = devices.newest(topic)
     assert confluent_avro.schema_ids(newest) == [5]
     ids = confluent_avro.SchemaIds({5: json.dumps(devices.READER)}, closed=True)
-    table = devices.decode(newest, ids, ["home", "region"]).collect()
-    assert [row.asDict() for row in table] == [{"device_id": "a", "home": "4", "region": "r"}]
+    table = devices.decode(newest, ids, ["home", "attributes.floor", "attributes.tenant"]).collect()
+    entries = {"attributes.floor": "4", "attributes.tenant": None}
+    assert [row.asDict() for row in table] == [{"device_id": "a", "home": "4", **entries}]
+
+
+def test_a_device_written_before_it_had_attributes_has_none(spark: SparkSession) -> None:
+    first = schema("Device", 1)
+    nothing: dict[str, Any] = {"room": None, "model": None, "region": None, "thresholds": {}}
+    value = avro.encoder(first, 5)({"device_id": "a", "home": "1", **nothing})
+    topic = spark.createDataFrame([(b"a", value, "devices", 0, 0, None, None)], RECORDS)
+    ids = confluent_avro.SchemaIds({5: json.dumps(first)}, closed=True)
+    (row,) = devices.decode(devices.newest(topic), ids, ["home", "attributes.floor"]).collect()
+    assert row.asDict() == {"device_id": "a", "home": "1", "attributes.floor": None}

@@ -28,6 +28,8 @@ from isotherm.contracts.providers.aggregator import (
 from isotherm.contracts.providers.alerts import PARTITIONS
 
 _TOPIC = SETTINGS.input_topics[0]
+_ATTRIBUTES = (*SETTINGS.group_attributes, "attributes.floor")
+"""The device's attributes by which windows are grouped: those of the default, and one of a device's own."""
 
 
 def read(harness: Harness, found: Sequence[Message], appended: datetime = APPENDED) -> list[tuple[Row, str | None]]:
@@ -84,7 +86,7 @@ def _aggregate_all(harness: Harness, found: Sequence[Message]) -> list[object]:
 def read_devices(harness: Harness, found: Sequence[Message]) -> list[Row]:
     """Return the devices with which groups are made."""
     ids = written_ids(harness, SETTINGS.devices_topic, found)
-    return devices.decode(devices.newest(records(harness, found)), ids, SETTINGS.group_attributes).collect()
+    return devices.decode(devices.newest(records(harness, found)), ids, _ATTRIBUTES).collect()
 
 
 def _joins(harness: Harness, found: Message) -> object:
@@ -171,12 +173,12 @@ NEEDS = (
         scenario.DEVICE_KNOWN,
         SETTINGS.devices_topic,
         "Device",
-        1,
+        2,
         key=scenario.DEVICE,
-        value={"home": "home-01", "room": "kitchen", "region": "north", "model": "T1"},
+        value={"home": "home-01", "room": "kitchen", "region": "north", "model": "T1", "attributes": {"floor": "3"}},
         process=_joins,
         process_all=_join_all,
-        fields=("device_id", *SETTINGS.group_attributes),
+        fields=("device_id", *SETTINGS.group_attributes, "attributes"),
         needs_partition=True,
     ),
     Need(
@@ -185,12 +187,12 @@ NEEDS = (
         scenario.DEVICE_UNKNOWN,
         SETTINGS.devices_topic,
         "Device",
-        1,
+        2,
         key=scenario.OTHER_DEVICE,
-        value={"home": None, "room": None, "region": None, "model": None},
+        value={"home": None, "room": None, "region": None, "model": None, "attributes": {}},
         process=_joins,
         process_all=_join_all,
-        fields=("device_id", *SETTINGS.group_attributes),
+        fields=("device_id", *SETTINGS.group_attributes, "attributes"),
         needs_partition=True,
     ),
     Need(

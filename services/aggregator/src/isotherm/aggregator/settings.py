@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,7 +20,7 @@ _PATTERN = re.compile(
 )
 """The patterns that mean the same to Python, which lists the input's topics, and to Java, which reads them."""
 
-Attribute = Literal["home", "room", "region", "model"]
+_ATTRIBUTE = re.compile(r"home|room|region|model|attributes\.[A-Za-z0-9_.-]{1,100}")
 
 
 class SparkSettings(Settings):
@@ -92,8 +92,10 @@ class AggregatorSettings(ServiceSettings):
         "aggregator.dead-letters", description="Records that cannot be decoded or lie in the future, unchanged."
     )
     devices_topic: str = Field("devices", description="Compacted topic with the metadata of each device.")
-    group_attributes: list[Attribute] = Field(
-        ["home", "room", "region", "model"], description="Attributes to group by; empty switches groups off."
+    group_attributes: list[str] = Field(
+        ["home", "room", "region", "model"],
+        description="Attributes of the device to group by: `home`, `room`, `region`, `model`, or `attributes.<name>` "
+        "for an entry of the device's `attributes`. Empty switches groups off.",
     )
     unknown_group: str = Field(
         "unknown",
@@ -174,6 +176,16 @@ class AggregatorSettings(ServiceSettings):
         if self.slide_ms is not None and self.slide_ms > self.window_ms:
             raise ValueError(f"slide_ms {self.slide_ms} leaves gaps between windows of window_ms {self.window_ms}")
         return self
+
+    @field_validator("group_attributes")
+    @classmethod
+    def _attributes_are_known(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if not _ATTRIBUTE.fullmatch(name):
+                raise ValueError(f"{name!r} is not allowed: must be home, room, region, model or attributes.<name>")
+            if names.count(name) > 1:
+                raise ValueError(f"{name!r} is there twice")
+        return names
 
     @field_validator("start_from")
     @classmethod

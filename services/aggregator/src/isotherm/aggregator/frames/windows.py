@@ -98,7 +98,9 @@ def group(aggregates: DataFrame, attributes: Sequence[str], unknown_group: str) 
     Members are added where they are, in any order (`exact_sums`), so a group needs the same memory however many devices
     it has.
     """
-    pairs = F.array(*(F.struct(F.lit(name).alias("attribute"), F.col(name).alias("group")) for name in attributes))
+    pairs = F.array(
+        *(F.struct(F.lit(name).alias("attribute"), F.col(f"`{name}`").alias("group")) for name in attributes)
+    )
     members = aggregates.select(
         "metric", "window_start", "window_end", "count", "sum", "min", "max", "revision", F.inline(pairs)
     )
