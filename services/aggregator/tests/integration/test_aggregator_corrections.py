@@ -17,6 +17,7 @@ import pytest
 from aggregator_given import Given, has_no_lag
 from aggregator_world import (
     ATTRIBUTES,
+    DEADLINE_S,
     READING,
     RULES,
     Process,
@@ -79,7 +80,7 @@ def kill_in_a_correction(topics: Topics, process: Process) -> int:
         found = list_offsets(admin, partitions, OffsetSpec.latest(), committed=False, timeout_s=10.0)  # type: ignore[no-untyped-call]  # it has no annotations
         return sum(one.offset for one in found.values())
 
-    before, deadline = ends(), time.monotonic() + 120
+    before, deadline = ends(), time.monotonic() + DEADLINE_S
     # Without a pause: a correction of this size is written within a second.
     while ends() == before:
         assert time.monotonic() < deadline, process.log_text()[-3_000:]

@@ -9,6 +9,7 @@ from isotherm.aggregator.kafka.start_search import find_start, spark_offsets
 from isotherm.aggregator.kafka_clients import open_broker, open_output_producer
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.recompute.service import corrections_beside
+from isotherm.aggregator.rollups.service import rollups_beside
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
 from isotherm.aggregator.spark.devices_table import DevicesTable
@@ -135,7 +136,10 @@ class Aggregator:
                 self._status,
                 self._target,
             )
-            with corrections_beside(settings, spark.session, output_ids, self._metrics, self._is_halted):
+            with (
+                corrections_beside(settings, spark.session, output_ids, self._metrics, self._is_halted),
+                rollups_beside(settings, spark.session, self._metrics, self._is_halted, start.complete_after_ms),
+            ):
                 runner.run(windows, rejects, lambda: self._verify_topics(broker))
         finally:
             pacer.release()
@@ -159,7 +163,9 @@ class Aggregator:
         others = [settings.output_topic, settings.late_topic]
         if settings.group_attributes:
             others += [settings.grouped_topic, settings.devices_topic]
-        broker.topic_ids(others)
+        others += [one.output_topic for one in settings.rollups]
+        others += [one.grouped_topic for one in settings.rollups if one.grouped_topic and settings.group_attributes]
+        broker.topic_ids(dict.fromkeys(others))
         topics = broker.topic_ids(broker.input_topics(settings))
         self._verify_timestamps(broker, list(topics))
         self._folder.verify(fingerprint(settings, broker.cluster_id(), topics))

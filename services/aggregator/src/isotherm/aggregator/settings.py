@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from isotherm.aggregator import rollup_plan
 from isotherm.aggregator.reading_condition import parse_condition
+from isotherm.aggregator.rollup_plan import Rollup
 from isotherm.aggregator.watermark import start_position
 from isotherm.aggregator.watermark.judgement import Judgement
 from isotherm.aggregator.watermark.timeliness import Timeliness
@@ -20,6 +23,7 @@ _PATTERN = re.compile(
 )
 """The patterns that mean the same to Python, which lists the input's topics, and to Java, which reads them."""
 
+_WINDOW_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _ATTRIBUTE = re.compile(r"home|room|region|model|attributes\.[A-Za-z0-9_.-]{1,100}")
 
 
@@ -70,6 +74,18 @@ class CorrectionsSettings(Settings):
     )
 
 
+class WindowSettings(Settings):
+    """Settings of further windows, which are made of the finished windows of `window_ms`."""
+
+    kind: Literal["rollup"] = Field("rollup", description="`rollup`: windows of another length, side by side.")
+    length_ms: int = Field(ge=2_000, description="Length of a window: a multiple of `window_ms`.")
+    output_topic: str = Field("temperatures.rollups", description="Aggregates by device and metric.")
+    grouped_topic: str = Field(
+        "temperatures.rollups.grouped",
+        description="Aggregates by group of devices, by the attributes in `group_attributes`. Empty: none.",
+    )
+
+
 class AggregatorSettings(ServiceSettings):
     """Settings of the aggregator; times are in ms."""
 
@@ -110,6 +126,16 @@ class AggregatorSettings(ServiceSettings):
     window_ms: int = Field(60_000, ge=1_000, description="Length of a window.")
     slide_ms: int | None = Field(
         None, ge=1_000, description="Distance between the starts of two windows; empty: `window_ms`."
+    )
+    windows: dict[str, WindowSettings] = Field(
+        default_factory=dict,
+        description="Further windows by name: a table with `kind` (`rollup`), `length_ms`, and maybe `output_topic` "
+        "(`temperatures.rollups`) and `grouped_topic` (`temperatures.rollups.grouped`; empty: no groups). For example "
+        "`hour = {length_ms = 3_600_000}`. They are made of the finished windows of `window_ms`, and follow their "
+        "corrections.",
+    )
+    windows_interval_ms: int = Field(
+        5_000, ge=500, description="How often finished windows are merged into those of `windows`."
     )
     allowed_lateness_ms: int = Field(
         60_000, ge=0, description="A reading is late when it was measured longer than this before its ingest time."
@@ -187,6 +213,20 @@ class AggregatorSettings(ServiceSettings):
                 raise ValueError(f"{name!r} is there twice")
         return names
 
+    @model_validator(mode="after")
+    def _windows_can_be_made(self) -> Self:
+        for name in self.windows:
+            if not _WINDOW_NAME.fullmatch(name):
+                raise ValueError(f"windows: name {name!r} is not allowed: must be letters, digits, - and _")
+        if self.windows and self.slide_ms not in (None, self.window_ms):
+            raise ValueError("windows: sliding windows overlap, so that longer ones cannot be made of them")
+        with_groups = {self.output_topic, *(one.grouped_topic for one in self.rollups)}
+        with_windows = {self.grouped_topic, *(one.output_topic for one in self.rollups)}
+        for rollup in self.rollups:
+            if rollup.output_topic in with_groups or rollup.grouped_topic in with_windows:
+                raise ValueError(f"windows.{rollup.name}: output_topic and grouped_topic must be topics of their own")
+        return self
+
     @field_validator("start_from")
     @classmethod
     def _start_is_valid(cls, text: str) -> str:
@@ -220,7 +260,8 @@ class AggregatorSettings(ServiceSettings):
         if self.input_pattern and "input_topics" in self.model_fields_set:
             raise ValueError("give either input_topics or input_pattern, not both")
         others = (self.output_topic, self.grouped_topic, self.late_topic, self.dead_letter_topic, self.devices_topic)
-        for topic in others:
+        of_rollups = [topic for one in self.rollups for topic in (one.output_topic, one.grouped_topic) if topic]
+        for topic in (*others, *of_rollups):
             if self.reads(topic):
                 key = "input_pattern" if self.input_pattern else "input_topics"
                 raise ValueError(f"{key} includes {topic}, which this service uses for something else")
@@ -239,6 +280,11 @@ class AggregatorSettings(ServiceSettings):
             # Spark looks for a match anywhere in the name.
             return {"subscribePattern": f"^(?:{self.input_pattern})$"}
         return {"subscribe": ",".join(self.input_topics)}
+
+    @property
+    def rollups(self) -> Sequence[Rollup]:
+        """Return the roll-ups of the windows, by ascending length."""
+        return rollup_plan.plan(self.window_ms, self.output_topic, self.windows)
 
     @property
     def where_condition(self) -> Condition | None:

@@ -173,8 +173,7 @@ def published(
     names = [field["name"] for field in schema["fields"]]
     shape = StructType([StructField(field["name"], _TYPES[_type_name(field["type"])]) for field in schema["fields"]])
     decoded = confluent_avro.decode(F.col("value"), ids, confluent_avro.projected(schema, names), shape)
-    key = F.col("key").cast("string")
-    start_ms, end_ms = (F.split_part(key, F.lit("|"), F.lit(place)).try_cast("long") for place in (-2, -1))
+    start_ms, end_ms = window_in_key(F.col("key"))
     is_original = headers.text_of(F.col("headers"), headers.LATE_READINGS).isNull()
     judged_by = F.coalesce(headers.text_of(F.col("headers"), headers.JUDGED_BY), F.lit(str(present)))
     rows = (
@@ -193,6 +192,13 @@ def published(
     )
 
 
+def window_in_key(key: Column) -> tuple[Column, Column]:
+    """Return the bounds of the window (epoch ms) that the key of a published record names; null for other keys."""
+    text = key.cast("string")
+    start_ms, end_ms = (F.split_part(text, F.lit("|"), F.lit(place)).try_cast("long") for place in (-2, -1))
+    return start_ms, end_ms
+
+
 def with_rebuilt(published: DataFrame, rebuilt: DataFrame, present: Judgement) -> DataFrame:
     """Replace the originals by windows that were computed again from the input; return them as `published` does.
 
@@ -206,8 +212,8 @@ def with_rebuilt(published: DataFrame, rebuilt: DataFrame, present: Judgement) -
     )
     original, computed = F.col("original"), F.col("rebuilt")
     is_incomplete = original.isNotNull() & (F.coalesce(computed["count"], F.lit(0)) < original["count"])
-    is_same = _is_same(computed, original, NUMBERS) & (F.col(JUDGED_BY) == F.lit(str(present)))
-    is_other = computed.isNotNull() & (original.isNull() | ~is_same)
+    is_equal = is_same(computed, original, NUMBERS) & (F.col(JUDGED_BY) == F.lit(str(present)))
+    is_other = computed.isNotNull() & (original.isNull() | ~is_equal)
     return both.select(
         *AGGREGATE_IDENTITY,
         "newest",
@@ -239,10 +245,10 @@ def merged(published: DataFrame, late: DataFrame) -> DataFrame:
     right = (
         F.when(added.isNull(), _numbers(F.when(is_rebuilt | newest.isNull(), original).otherwise(newest)))
         .when(original.isNull(), _numbers(added))
-        .otherwise(_sum_of(original, added))
+        .otherwise(sum_of(original, added))
     )
     is_fewer = newest.isNotNull() & (F.col("right.count") < newest["count"])
-    is_other = newest.isNull() | is_rebuilt | ~_is_same(F.col("right"), newest, NUMBERS)
+    is_other = newest.isNull() | is_rebuilt | ~is_same(F.col("right"), newest, NUMBERS)
     rows = both.withColumn("right", right).withColumn("fewer", is_fewer)
     return rows.select(
         *AGGREGATE_IDENTITY,
@@ -277,12 +283,12 @@ def changed_groups(computed: DataFrame, published: DataFrame) -> DataFrame:
     """Return the groups that are not published, or were published with other numbers."""
     numbers = ("device_count", "count", "mean", "min", "max")
     known = published.select(*GROUP_IDENTITY, "newest")
-    is_same = F.col("newest").isNotNull() & _is_same(F.struct(*numbers), F.col("newest"), numbers)
+    is_equal = F.col("newest").isNotNull() & is_same(F.struct(*numbers), F.col("newest"), numbers)
     both = computed.join(known, list(GROUP_IDENTITY), "left")
-    return both.where(~F.coalesce(is_same, F.lit(False))).select(*computed.columns)
+    return both.where(~F.coalesce(is_equal, F.lit(False))).select(*computed.columns)
 
 
-def _sum_of(one: Column, other: Column) -> Column:
+def sum_of(one: Column, other: Column) -> Column:
     """Return the numbers of two disjoint sets of readings together."""
     count = one["count"] + other["count"]
     total = one["sum"] + other["sum"]
@@ -308,7 +314,7 @@ def _numbers(row: Column) -> Column:
     return F.struct(*(row[name].alias(name) for name in NUMBERS))
 
 
-def _is_same(one: Column, other: Column, names: Sequence[str]) -> Column:
+def is_same(one: Column, other: Column, names: Sequence[str]) -> Column:
     """Return whether two structs have the same numbers, by _TOLERANCE where they are not exact."""
     same = F.lit(True)
     for name in names:

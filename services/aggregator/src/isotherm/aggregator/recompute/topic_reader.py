@@ -57,7 +57,7 @@ class TopicReader:
         RegistryUnavailableError.
         """
         settings = self._settings
-        records = self._read([settings.late_topic], startingOffsets=_json(begin), endingOffsets=_json(end))
+        records = self.between(settings.late_topic, begin, end)
         ids, decoded = self._decoded(corrections.as_appended_to_input(records))
         is_late = F.col(corrections.JUDGED_BY).isNotNull() | (self._reason(ids, settings.judgement) == readings.LATE)
         late_by = F.when(is_late, F.array(F.lit(""))).otherwise(F.array())
@@ -92,6 +92,10 @@ class TopicReader:
             endingOffsets=_json(self._broker.end_offsets(topics, committed=True)),
         )
 
+    def between(self, topic: str, begin: Mapping[Partition, int], end: Mapping[Partition, int]) -> DataFrame:
+        """Return the records of a topic between offsets."""
+        return self._read([topic], startingOffsets=_json(begin), endingOffsets=_json(end))
+
     def _decoded(self, records: DataFrame) -> tuple[SchemaIds, DataFrame]:
         """Return the schema ids of records, and the decoded records. Runs a Spark job."""
         ids = registered_ids(records, self._registry)
@@ -115,14 +119,16 @@ class TopicReader:
         )
 
 
-def removed_until_ms(settings: AggregatorSettings, broker: Broker, now_ms: int) -> int | None:
-    """Return the time (epoch ms) up to which retention may have removed rows or late readings; None when it has not.
+def removed_until_ms(
+    settings: AggregatorSettings, broker: Broker, now_ms: int, topics: Sequence[str] = ()
+) -> int | None:
+    """Return the time (epoch ms) up to which retention may have removed records of topics; None when it has not.
 
-    Windows that begin later can be corrected: the output topic still has their rows, and the late topic all of their
-    late readings. What Kafka has removed for its age was older than `retention.ms`, even where a partition has had no
-    record since and is empty now. Raises BrokerError.
+    Without `topics`, these are the late and the output topic. Windows that begin later can be corrected: the output
+    topic still has their rows, and the late topic all of their late readings. What Kafka has removed for its age was
+    older than `retention.ms`, even where a partition has had no record since and is empty now. Raises BrokerError.
     """
-    topics = [settings.late_topic, settings.output_topic]
+    topics = topics or [settings.late_topic, settings.output_topic]
     bounds = broker.log_bounds(topics)
     cut = {partition: first for partition, (first, _) in bounds.items() if first > 0}
     if not cut:
