@@ -88,6 +88,8 @@ class Topics:
         self.late = f"{prefix}.late"
         self.dead = f"{prefix}.dead-letters"
         self.devices = f"{prefix}.devices"
+        self.rollups = f"{prefix}.rollups"
+        self.rollups_grouped = f"{prefix}.rollups.grouped"
 
     @property
     def kafka(self) -> KafkaSettings:
@@ -107,6 +109,8 @@ class Topics:
             self.late: ("SensorReading", [READING]),
             self.output: ("TemperatureAggregate", [schema("TemperatureAggregate", 1)]),
             self.grouped: ("TemperatureGroup", [schema("TemperatureGroup", 1)]),
+            self.rollups: ("TemperatureAggregate", [schema("TemperatureAggregate", 1)]),
+            self.rollups_grouped: ("TemperatureGroup", [schema("TemperatureGroup", 1)]),
             self.devices: ("Device", [schema("Device", 1), schema("Device", 2)]),
             **({self.later: ("SensorReading", readings)} if with_later else {}),
         }
