@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aggregator_given import Given, has_no_lag
+from aggregator_given import Given, has_no_lag, kill_at_next_record
 from aggregator_world import (
     ATTRIBUTES,
-    DEADLINE_S,
     READING,
     RULES,
     Process,
@@ -29,11 +27,9 @@ from aggregator_world import (
     write_devices,
 )
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
 
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.kafka import clients
-from isotherm.servicekit.kafka.offsets import list_offsets
 from isotherm.simulators import checker
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
@@ -73,20 +69,7 @@ def groups(given: Given) -> Rows:
 
 def kill_in_a_correction(topics: Topics, process: Process) -> int:
     """Kill driver and JVM as soon as the output topic grows; return how many corrected rows it holds then."""
-    admin = clients.admin(topics.kafka, "corrections-test")
-    partitions = [(topics.output, number) for number in range(topics.partitions)]
-
-    def ends() -> int:
-        found = list_offsets(admin, partitions, OffsetSpec.latest(), committed=False, timeout_s=10.0)  # type: ignore[no-untyped-call]  # it has no annotations
-        return sum(one.offset for one in found.values())
-
-    before, deadline = ends(), time.monotonic() + DEADLINE_S
-    # Without a pause: a correction of this size is written within a second.
-    while ends() == before:
-        assert time.monotonic() < deadline, process.log_text()[-3_000:]
-    for pid in process.jvm_pids()[-1:]:
-        os.kill(pid, signal.SIGKILL)
-    process.kill()
+    kill_at_next_record(topics, topics.output, process)
     return sum(HEADER in headers(message) for message in topics.read(topics.output))
 
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aggregator_given import Given
-from aggregator_world import ATTRIBUTES, DEADLINE_S, READING, RULES, Process, Topics, wait_for, write_devices
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+from aggregator_given import Given, kill_at_next_record
+from aggregator_world import ATTRIBUTES, READING, RULES, Process, Topics, wait_for, write_devices
 
 from isotherm.servicekit.avro import SchemaRegistry
-from isotherm.servicekit.kafka import clients
-from isotherm.servicekit.kafka.offsets import list_offsets
 from isotherm.simulators import checker
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
@@ -70,25 +65,6 @@ def expected(given: Given, *, with_late: bool) -> Rows:
     return found
 
 
-def kill_as_soon_as_they_come(topics: Topics, process: Process) -> int:
-    """Kill driver and JVM when the topic of the longer windows grows; return how many rows it holds then."""
-    admin = clients.admin(topics.kafka, "rollups-test")
-    partitions = [(topics.rollups, number) for number in range(topics.partitions)]
-
-    def rows() -> int:
-        found = list_offsets(admin, partitions, OffsetSpec.latest(), committed=False, timeout_s=30.0)  # type: ignore[no-untyped-call]  # it has no annotations
-        return sum(one.offset for one in found.values())
-
-    deadline = time.monotonic() + DEADLINE_S
-    # Without a pause: they are written within a second.
-    while rows() == 0:
-        assert time.monotonic() < deadline, process.log_text()[-3_000:]
-    for pid in process.jvm_pids()[-1:]:
-        os.kill(pid, signal.SIGKILL)
-    process.kill()
-    return rows()
-
-
 def test_longer_windows_equal_a_batch_and_follow_the_corrections(
     kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]
 ) -> None:
@@ -101,8 +77,8 @@ def test_longer_windows_equal_a_batch_and_follow_the_corrections(
     given.put(given.records)
 
     with Process(topics, folder, free_port(), **settings) as process:
-        found = kill_as_soon_as_they_come(topics, process)
-    assert 0 < found <= len(on_time)
+        kill_at_next_record(topics, topics.rollups, process)
+    assert 0 < len(published.windows()) <= len(on_time)
 
     with Process(topics, folder, free_port(), **settings) as process:
         wait_for(lambda: checker.mismatches(on_time, published.newest()) == [], "every window", process)
