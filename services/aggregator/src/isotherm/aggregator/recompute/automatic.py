@@ -17,6 +17,11 @@ from isotherm.servicekit import logs
 
 _log = logs.logger(__name__)
 
+_BURST_RECORDS = 5_000
+"""Late readings that come between two turns, from which on the next turn is waited for: there may be more."""
+_MAX_BURST_WAIT_MS = 15_000
+"""How long the corrections wait while a burst goes on. A correction reads what was published, however few there are."""
+
 
 @dataclass(frozen=True)
 class Sources:
@@ -45,21 +50,36 @@ class AutomaticCorrections:
         self._metrics = metrics
         self._final_until_ms = final_until_ms
         self._wall_ms = wall_ms
+        self._burst_since_ms: int | None = None
 
     def turn(self) -> bool:
-        """Read what came late since the last turn, and correct the windows that are final. Return whether any were.
+        """Read what came late since the last turn, and correct the windows that are final.
 
-        Raises BrokerError, RegistryUnavailableError, and Spark's exceptions; the next turn then does the same again.
+        Return whether the next turn is to follow soon: while a burst of late readings comes, they are only read, so
+        that it is corrected once. Raises BrokerError, RegistryUnavailableError, and Spark's exceptions; the next turn
+        then does the same again.
         """
         late = self._sources.late
         waiting = self._without_given_up(late.read())
         due = self._due(waiting)
-        if due:
+        is_in_burst = self._is_in_burst(late.newly_read)
+        if due and not is_in_burst:
             self._correct(due)
             self._metrics.merged.inc(late.done(due))
-        self._metrics.waiting.set(len(waiting - due))
+            waiting -= due
+        self._metrics.waiting.set(len(waiting))
         late.store()
-        return bool(due)
+        return is_in_burst
+
+    def _is_in_burst(self, newly_read: int) -> bool:
+        """Return whether a burst of late readings is coming, and has not come for so long that it cannot wait."""
+        if newly_read < _BURST_RECORDS:
+            self._burst_since_ms = None
+            return False
+        now_ms = self._wall_ms()
+        if self._burst_since_ms is None:
+            self._burst_since_ms = now_ms
+        return now_ms - self._burst_since_ms < _MAX_BURST_WAIT_MS
 
     def _without_given_up(self, waiting: frozenset[int]) -> frozenset[int]:
         """Forget windows that are too old for this service, or whose rows retention has removed. Count and log them.

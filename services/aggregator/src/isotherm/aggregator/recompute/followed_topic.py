@@ -41,6 +41,8 @@ class FollowedTopic:
         self._position = position
         self._count_windows = count_windows
         self._wall_ms = wall_ms
+        self.newly_read = 0
+        """How many offsets the last call of `read` went on."""
         self._backlog: WindowBacklog | None = None
         self._stored: Mapping[Partition, int] = {}
         self._stored_at_ms = 0
@@ -52,8 +54,9 @@ class FollowedTopic:
         """
         backlog = self._backlog = self._backlog or self._begin()
         ends = self._broker.end_offsets([self._topic], committed=True)
-        if any(end > backlog.read_to.get(partition, 0) for partition, end in ends.items()):
-            begin = {partition: backlog.read_to.get(partition, 0) for partition in ends}
+        begin = {partition: backlog.read_to.get(partition, 0) for partition in ends}
+        self.newly_read = sum(max(0, end - begin[partition]) for partition, end in ends.items())
+        if self.newly_read:
             backlog.add(ends, self._count_windows(begin, ends))
         return backlog.waiting()
 

@@ -17,6 +17,8 @@ _log = logs.logger(__name__)
 
 _UNAVAILABLE = (BrokerError, RegistryUnavailableError)
 _END_TIMEOUT_S = 10.0
+_SOON_S = 1.0
+"""The pause before a turn that is to follow soon."""
 
 
 class TurnsThread:
@@ -25,14 +27,16 @@ class TurnsThread:
     def __init__(
         self,
         name: str,
-        turn: Callable[[], object],
+        turn: Callable[[], bool],
         context: SparkContext,
         interval_ms: int,
         is_halted: Callable[[], bool],
         failed: Counter,
         redact: Callable[[str], str],
     ) -> None:
-        """`name` is that of Spark's job group and scheduler pool, too.
+        """`turn` returns whether the next turn is to follow soon, and not after the interval.
+
+        `name` is that of Spark's job group and scheduler pool, too.
 
         While `is_halted` returns True, nothing is done. `redact` removes secrets from what is logged.
         """
@@ -58,11 +62,13 @@ class TurnsThread:
     def _run(self) -> None:
         self._context.setJobGroup(self._name, self._name, interruptOnCancel=False)
         self._context.setLocalProperty("spark.scheduler.pool", self._name)
-        while not self._is_ending.wait(self._interval_s):
+        is_soon = False
+        while not self._is_ending.wait(min(_SOON_S, self._interval_s) if is_soon else self._interval_s):
+            is_soon = False
             if self._is_halted():
                 continue
             try:
-                self._turn()
+                is_soon = self._turn()
             except _UNAVAILABLE as error:
                 self._failed(str(error))
             except Exception:

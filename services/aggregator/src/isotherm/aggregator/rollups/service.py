@@ -56,11 +56,12 @@ def rollups_beside(
             ids = _schema_ids(rollup, settings, registry)
             steps.append(RollupStep(rollup, settings, broker, parts, outputs, ids, metrics.rollups, complete_after_ms))
 
-        def turn() -> None:
+        def turn() -> bool:
             final_ms = metrics.watermark_ms
             if final_ms is not None:
                 for step in steps:
                     final_ms = step.advance(final_ms)
+            return False
 
         options = java_options(settings.kafka)
         with TurnsThread(
