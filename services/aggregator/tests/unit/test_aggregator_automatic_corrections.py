@@ -97,4 +97,4 @@ def test_a_burst_without_end_does_not_keep_corrections_waiting() -> None:
     while corrections.turn():
         world.now_ms += 5_000
         turns += 1
-    assert (turns, world.corrected) == (3, [{BEGIN_MS}])
+    assert (turns, world.corrected) == (3, [frozenset({BEGIN_MS})])
