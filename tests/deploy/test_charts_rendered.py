@@ -332,7 +332,7 @@ def test_secrets_are_only_referred_to(rendered: Callable[[str], list[Object]]) -
                 pod["containers"][0].get("env", []) if "secretKeyRef" in one.get("valueFrom", {})}  # fmt: skip
 
     assert "${env:KAFKA_PASSWORD}" in text
-    assert {"kafka-user", "elastic-user", "scylla-user", "registry-user"} <= referred
+    assert {"kafka-isotherm-alerts", "elastic-user", "scylla-user", "registry-user"} <= referred
     assert not [one for one in objects if one["kind"] == "Secret"]
 
 

@@ -139,3 +139,10 @@ def test_unknown_topic_exits_1(servers: list[str]) -> None:
     assert refused.returncode == 1
     assert "Kafka has no topic nowhere" in refused.stderr
     assert refused.stdout == ""
+
+
+def test_acls_of_brokers_without_an_authorizer_are_refused_with_the_reason(kafka: Kafka) -> None:
+    done = isotherm("acls", "apply", "--kafka", kafka.bootstrap_servers)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the brokers have no authorizer" in done.stderr

@@ -1,5 +1,7 @@
 """Mutation testing: which mutants there are, which tests notice them, and what is kept of a run."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from isotherm.proofs.mutations.cores import CORES, ROOT, mutants_of
 from isotherm.proofs.mutations.equivalents import StaleEntry, equivalent
 from isotherm.proofs.mutations.operators import Mutant, mutants
 from isotherm.proofs.mutations.results import Row
-from isotherm.proofs.mutations.trial import Trial, UnchangedCodeFails
+from isotherm.proofs.mutations.trial import Trial, UnchangedCodeFails, is_asleep
 
 COUNTER = '''"""A bounded counter."""
 
@@ -91,6 +93,24 @@ def test_a_mutant_that_never_ends_is_noticed(root: Path) -> None:
         if one.change == "n -= 1 -> pass"
     ]
     assert Trial(root, ["test_counter.py"], grace_s=0.5).survivors([endless]) == []
+
+
+def test_a_mutant_that_waits_for_ever_is_noticed(root: Path) -> None:
+    waits = "import threading\ndef wait(event):\n    event.set()\n    event.wait()\n    return 3\n"
+    (root / "mutated_counter.py").write_text(waits)
+    (root / "test_counter.py").write_text(
+        "import threading, mutated_counter\ndef test(): assert mutated_counter.wait(threading.Event()) == 3\n"
+    )
+    (endless,) = [one for one in mutants(waits, "mutated_counter.py") if one.change == "event.set() -> pass"]
+    assert Trial(root, ["test_counter.py"], grace_s=0.5).survivors([endless]) == []
+
+
+def test_a_process_that_works_or_waits_for_a_processor_is_not_asleep() -> None:
+    """Its time does not count: on a busy machine it says nothing about a mutant."""
+    assert not is_asleep(os.getpid())
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as waiting:
+        while not is_asleep(waiting.pid):
+            assert waiting.poll() is None
 
 
 def test_tests_that_fail_without_a_mutant_give_no_verdict(root: Path) -> None:

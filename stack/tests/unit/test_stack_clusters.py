@@ -48,8 +48,8 @@ def test_three_brokers_keep_three_copies_and_acknowledge_with_two(stack: Stack) 
 def test_brokers_behind_relays_are_found_at_the_relays(tmp_path: Path) -> None:
     stack = Stack(tmp_path, Ports(), nodes=Nodes(kafka=2), advertised_brokers=[1001, 1002])
     properties = lines(stack.kafka_cluster.nodes[1].render_properties())
-    assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:1002"
-    assert properties["listeners"].startswith(f"PLAINTEXT://127.0.0.1:{stack.kafka_cluster.nodes[1].port},")
+    assert properties["advertised.listeners"] == "CLIENTS://127.0.0.1:1002"
+    assert properties["listeners"].startswith(f"CLIENTS://127.0.0.1:{stack.kafka_cluster.nodes[1].port},")
     assert stack.kafka.bootstrap_servers == "127.0.0.1:1001,127.0.0.1:1002"
 
 

@@ -27,6 +27,7 @@ def _connect(attribute: str, help_: str, module: str = "connectors") -> LazyComm
 
 COMMANDS: Mapping[str, LazyCommand] = {
     "apply": _data("apply", "apply", "Create the declared topics and subjects, or change them to their declaration."),
+    "acls": _data("acls", "app", "Print or apply the ACLs that the services need in Kafka."),
     "tail": _data("tail", "tail", "Print the records of a topic as JSON lines, as a read_committed reader sees them."),
     "topics": _data("topics", "topics", "List the topics: name, partitions, records at most, and declared record."),
     "devices": _data("devices", "app", "Manage the metadata of devices."),

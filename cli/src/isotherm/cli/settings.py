@@ -37,12 +37,33 @@ class ConnectSettings(Settings):
     )
 
 
+class AclSettings(Settings):
+    """What `isotherm acls` has to know of an installation."""
+
+    principals: dict[str, str] = Field(
+        default_factory=dict,
+        description="Kafka's principals by service, where they are not `User:isotherm-<service>`.",
+    )
+    connectors: list[str] = Field(
+        default_factory=list,
+        description="Connectors as `service/name`, for example `persisters/readings-sink`, for their groups and "
+        "dead-letter topics. A name that ends with `*` stands for all that begin so.",
+    )
+    worker_groups: list[str] = Field(
+        default_factory=list, description="Groups of distributed workers as `service/name`: `persisters/sinks`."
+    )
+    file: Path | None = Field(
+        None, description="Further permissions, in the form of `schemas/access.yaml`: other topics, groups and names."
+    )
+
+
 class CliSettings(Settings):
     """Settings of the command `isotherm`; in the environment `ISOTHERM_CLI__...`."""
 
     kafka: KafkaSettings = KafkaSettings()
     registry: RegistrySettings = RegistrySettings()
     connect: ConnectSettings = ConnectSettings()
+    acls: AclSettings = AclSettings()
     log: LogSettings = LogSettings(level="warning", format="text")
     timeout_ms: int = Field(60_000, ge=0, description="How long to wait for servers that do not answer yet, in ms.")
     partitions: dict[str, PositiveInt] = Field(

@@ -312,6 +312,8 @@ def test_registry_that_is_not_there_is_unavailable() -> None:
 
     with pytest.raises(RegistryUnavailableError):
         nobody.schema(1)
+    with pytest.raises(RegistryUnavailableError):
+        nobody.subjects()
 
 
 def test_encoder_of_a_topic_has_the_registered_id(registry: SchemaRegistry) -> None:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from isotherm.reference import (
+    acls_page,
     cli_page,
     connectors_page,
     kcql_page,
@@ -28,6 +29,7 @@ def texts() -> Mapping[Path, str]:
         FOLDER / "connectors.md": connectors_page.text(),
         FOLDER / "kcql.md": kcql_page.text(),
         FOLDER / "rest.md": rest_page.text(),
+        FOLDER / "acls.md": acls_page.text(),
         FOLDER / "cli.md": cli_page.text(),
         FOLDER / "metrics.md": metrics_page.text(),
         FOLDER / "alert-routes.md": routes_page.text(),

@@ -56,9 +56,11 @@ class Topics:
         self.registry = RegistrySettings(url=registry_url)
         self.input, self.devices = f"{self.name}.in", f"{self.name}.devices"
         self.rules = f"{self.name}.rules"
+        self.groups = f"{self.name}.grouped"
         self.alerts, self.latest, self.dead = f"{self.name}.alerts", f"{self.name}.latest", f"{self.name}.dead-letters"
         self._records = {
             self.rules: "AlertRule",
+            self.groups: "TemperatureGroup",
             self.input: record,
             self.devices: "Device",
             self.alerts: "Alert",
@@ -189,6 +191,7 @@ class Worker:
             "input_topics": topics.input,
             "devices_topic": topics.devices,
             "rules_topic": topics.rules,
+            "groups_topic": topics.groups,
             "alerts_topic": topics.alerts,
             "latest_topic": topics.latest,
             "dead_letter_topic": topics.dead,

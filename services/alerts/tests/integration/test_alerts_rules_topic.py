@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -163,6 +164,39 @@ def test_a_trial_counts_what_would_have_fired(world: World) -> None:
     world.put("trial/b", rule | {"threshold": None}, role="trial")
     assert "threshold" in world.outcome("trial/b")["problem"]
     assert world.states("trial-1", "tried") == []
+
+
+def test_a_trial_compares_with_the_means_that_groups_had(world: World) -> None:
+    """While no rule in force compares with means, so that the service has none."""
+    world.read("trial-mean", 20, 20, 20)
+    until("everything is read", lambda: world.topics.unread() == 0)
+    at_ms = time.time_ns() // 1_000_000
+    window = {
+        "attribute": "region", "group": "trial", "metric": "temperature", "window_start": at_ms - 120_000,
+        "window_end": at_ms - 60_000, "device_count": 4, "count": 9, "mean": 50.0, "min": 1.0, "max": 90.0,
+        "revision": 1,
+    }  # fmt: skip
+    world.topics.put(world.topics.groups, "region|trial|temperature", window)
+    device: dict[str, Any] = {
+        "device_id": "trial-mean",
+        "home": None,
+        "region": "trial",
+        "room": None,
+        "model": None,
+        "thresholds": {},
+    }
+    world.topics.publish(world.topics.devices, [device])
+    numbers = itertools.count()
+    rule = {"kind": "off-group-mean", "metric": "temperature", "group": "region", "threshold": 10}
+
+    def fires() -> bool:
+        # The service has to read the device's region first.
+        trial = f"trial/mean-{next(numbers)}"
+        world.put(trial, rule, role="trial", hours=1)
+        found = world.outcome(trial)
+        return (found["problem"], found["fired"], found["devices"]) == (None, 1, 1)
+
+    until("the readings are far from the mean", fires)
 
 
 def test_a_change_around_kills_opens_and_closes_each_alert_once(world: World) -> None:

@@ -20,7 +20,8 @@ from isotherm.alerts.live_rules.rules_file import RulesFile, read_rules
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.catalog import Rule
 from isotherm.alerts.rules.device_table import DeviceTable
-from isotherm.alerts.rules.group_means import GroupMeans
+from isotherm.alerts.rules.group_means import GroupMean
+from isotherm.alerts.rules.past_group_means import PastGroupMeans
 from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.alerts.rules.rule_sources import FILE, RuleSources
 from isotherm.alerts.settings import AlertsSettings
@@ -225,7 +226,7 @@ def test_new_rules_count_for_every_device() -> None:
 def test_a_dry_run_counts_as_the_engine_would() -> None:
     table = DeviceTable(book_of([]), {})
     table.put("b", {"home": None, "region": None, "model": None, "thresholds": {"t.hot": 50.0}})
-    run = DryRun(RULE.validate_python(HOT), table, GroupMeans(), reorder_ms=0, max_metrics=8, max_skew_ms=0)
+    run = DryRun(RULE.validate_python(HOT), table, reorder_ms=0, max_metrics=8, max_skew_ms=0)
     for device_id in "ab":
         for index, value in enumerate((1, 20, 1, 30, 1)):
             run.apply(Reading(device_id, "t", value, "", index, index, index + 1))
@@ -233,8 +234,38 @@ def test_a_dry_run_counts_as_the_engine_would() -> None:
     assert run.result(is_complete=True) == (2, 1, 10, 0, 4, True)
     silent = DryRun(
         RULE.validate_python({"kind": "silent", "interval_ms": MINUTE}),
-        table, GroupMeans(), reorder_ms=0, max_metrics=8, max_skew_ms=0,
+        table, reorder_ms=0, max_metrics=8, max_skew_ms=0,
     )  # fmt: skip
     silent.apply(Reading("a", "t", 1, "", 0, 0, 1))
     silent.apply(Reading("b", "t", 1, "", 30 * MINUTE, 30 * MINUTE, 1))
     assert silent.result(is_complete=False)[:2] == (1, 1)
+
+
+def test_a_dry_run_compares_each_reading_with_the_mean_of_its_own_time() -> None:
+    table = DeviceTable(book_of([]), {})
+    table.put("a", {"home": None, "region": "north", "model": None, "thresholds": {}})
+    rule = {"kind": "off-group-mean", "metric": "t", "group": "region", "threshold": 5, "max_age_ms": 10 * MINUTE}
+    run = DryRun(RULE.validate_python(rule), table, reorder_ms=0, max_metrics=8, max_skew_ms=0)
+    for end_ms, revision, mean in ((10, 1, 20.0), (20, 2, 40.0), (20, 1, 0.0)):
+        run.means.put(("region", "north", "t"), GroupMean(end_ms * MINUTE, revision, mean, 3))
+    # As far from the mean as allowed, too far, before a window has ended, and long after the last one.
+    for number, (minute, value) in enumerate(
+        ((9, 90.0), (11, 24.0), (12, 26.0), (21, 42.0), (22, 24.0), (40, 90.0)), 1
+    ):
+        run.apply(Reading("a", "t", value, "", minute * MINUTE, minute * MINUTE, number))
+
+    assert run.result(is_complete=True)[:3] == (2, 1, 6)
+
+
+def test_the_windows_of_a_trial_are_bounded() -> None:
+    means = PastGroupMeans(max_windows=2)
+    key = ("region", "north", "t")
+
+    assert [means.put(key, GroupMean(end, 1, float(end), 3)) for end in (20, 10, 30)] == [True, True, False]
+    assert means.put(key, GroupMean(10, 2, 5.0, 3))
+
+    found = []
+    for means.at_ms in (9, 10, 19, 20, 99):
+        known = means.get(*key)
+        found.append(None if known is None else known.mean)
+    assert found == [None, 5.0, 5.0, 20.0, 20.0]

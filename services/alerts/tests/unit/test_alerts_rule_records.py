@@ -199,7 +199,7 @@ class Runner:
         self.in_charge, self.now_ms = in_charge, NOW
         made = TrialClients(clients.get("consumer", lambda: None), clients.get("producer", lambda: None), Registry())  # type: ignore[arg-type]  # the parts that are used
         self.runner = TrialRunner(
-            "isotherm.rules", ["in"], made, RuleSources([], {}), lambda _: cast(DryRun, None),
+            "isotherm.rules", ["in"], "groups", made, RuleSources([], {}), lambda _: cast(DryRun, None),
             lambda: self.in_charge, "a", now_ms=lambda: self.now_ms,
         )  # fmt: skip
 

@@ -72,10 +72,3 @@ def test_it_is_remembered_and_told_in_the_order_of_event_time() -> None:
     latest = alert_records.state_record("dev-1", again, START_MS)["latest"]["temperature"]
     assert latest["value"] == 20.3
     assert latest["trend_per_hour"] == pytest.approx(6.0 * -math.expm1(-180_000 / trend.TIME_CONSTANT_MS))
-
-
-def test_a_memory_from_before_there_was_a_trend_is_read() -> None:
-    state = DeviceRuleState(metrics={"temperature": states.MetricState(START_MS, 1, 20.0, "Cel")})
-    value = states.encode(state, None).replace(b",[],null]", b"]")
-    assert b"null]" not in value
-    assert states.decode(value) == state

@@ -201,6 +201,22 @@ def test_what_acl_file_does_not_allow_is_neither_stored_nor_acknowledged(proxy: 
     assert proxy.topics.values(device) == [1.0, 3.0, 5.0]
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_will_that_a_changed_file_denies_is_not_stored(proxy: Proxy, tmp_path: Path, qos: int) -> None:
+    rules, topic = tmp_path / "acl", f"devices/{proxy.device}/temperature"
+    rules.write_text(f"topic write {topic}\n")
+    proxy.start(acl_file=rules)
+    wire = Wire(proxy, proxy.device, will=text(topic.encode()) + text(b'{"t": 7}'), will_qos=qos)
+    assert wire.reason == 0
+    rules.write_text("topic write devices/other/temperature\n")
+    wait_until("the file was read again", lambda: "read a changed file" in proxy.log())
+    wire.close()
+    wait_until("the will was denied", lambda: proxy.metric("messages_unauthorized_total") == 1)
+    assert proxy.metric("wills_total") == 0
+    assert Wire(proxy, proxy.device).session_present, "the session goes on without it"
+    assert proxy.topics.values(proxy.device) == []
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

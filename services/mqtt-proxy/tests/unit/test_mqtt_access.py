@@ -150,6 +150,25 @@ def test_permissions_follow_the_file(tmp_path: Path) -> None:
     assert len(permissions._decisions) <= PublishPermissions._MAX_CACHED + 1
 
 
+@pytest.mark.parametrize(
+    ("certificates", "username", "permitted"),
+    [(False, "anna", False), (False, None, True), (True, "sensor", True), (True, None, True)],
+)
+def test_a_will_is_permitted_by_the_rules_of_its_moment(
+    tmp_path: Path, certificates: bool, username: str | None, permitted: bool
+) -> None:
+    path = tmp_path / "acl"
+    path.write_text("topic write t\nuser anna\ntopic write other\n")
+    tls = TlsSettings(certfile="c", cafile="a") if certificates else TlsSettings()
+    metrics = Metrics()
+    made = AccessControl(ProxySettings(routes=ROUTES, acl_file=str(path), tls=tls, allow_anonymous=True), metrics)
+    assert made.permits_will(client_id="c", username=username, topic="t", qos=1) is permitted
+    path.write_text("topic deny t\ntopic deny other\n")
+    made.refresh()
+    assert not made.permits_will(client_id="c", username=username, topic="t", qos=1)
+    assert metrics.unauthorized == [0, 2 - permitted, 0]
+
+
 def test_decisions_about_long_topics_take_no_memory(tmp_path: Path) -> None:
     """64 topics of 64 KB would take 4 MB for each connection."""
     path = tmp_path / "acl"

@@ -117,13 +117,14 @@ class Process:
             max_claims=10,
             metrics=metrics,
         )
+        access = AccessControl(ProxySettings(routes="-", allow_anonymous=True), metrics)
         self.handler = ConnectHandler(
             limits=limits,
-            access=AccessControl(ProxySettings(routes="-", allow_anonymous=True), metrics),
+            access=access,
             connection_limits=ConnectionLimits(limits, metrics),
             sessions=self.sessions,
             writer=writer,
-            wills=WillScheduler(limits=limits, sessions=self.sessions, pipeline=cast(Any, None)),
+            wills=WillScheduler(limits=limits, sessions=self.sessions, pipeline=cast(Any, None), access=access),
             max_expiry_s=EXPIRY_S,
             migration=self.migration,
         )

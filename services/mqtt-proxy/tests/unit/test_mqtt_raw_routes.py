@@ -112,7 +112,7 @@ class _Kafka:
 
     def __init__(self, topics: list[str], subjects: list[str]) -> None:
         self.topics = {name: SimpleNamespace(error=None) for name in topics}
-        self.client = SimpleNamespace(get_subjects=lambda: subjects)
+        self.subjects = lambda: frozenset(subjects)
 
     def list_topics(self, timeout: float) -> _Kafka:
         assert timeout

@@ -11,6 +11,7 @@ import pytest
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.delivery.transaction_batcher import TransactionBatcher
 from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.sessions import migration
 from isotherm.mqtt_proxy.sessions.migration import OtherUsersSessionError, SessionMigration, SessionUnavailableError
 from isotherm.mqtt_proxy.sessions.store import (
     Session,
@@ -245,3 +246,15 @@ async def test_a_claim_that_the_process_gives_up_does_not_lose_an_inherited_sess
     session = process.sessions.get("c")
     assert session is not None
     assert session.stored == STATE
+
+
+async def test_who_wants_a_session_that_never_leaves_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migration, "_CLAIM_TIMEOUT_S", 0.001)
+    process = Process()
+    process.hold("c")
+    process.migration.yield_session("c", 2)
+    await turns()
+    with pytest.raises(SessionUnavailableError, match="transfer"):
+        await process.migration.obtain("c")
+    process.decide(Outcome.ABORTED)
+    assert (await process.migration.obtain("c")).client_id == "c", "the transfer failed, so it is still here"

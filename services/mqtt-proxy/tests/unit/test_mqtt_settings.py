@@ -38,6 +38,13 @@ def problems(settings: Mapping[str, str]) -> str:
         ({"invalid_publish": "ignore"}, "'dead-letter' or 'refuse'"),
         ({"tls.certfile": "/nowhere.pem"}, "tls.certfile"),
         ({"websocket.port": "1883"}, "websocket.port and listener.port are both 1883"),
+        ({"websocket.origins": "*"}, "websocket.origins: without websocket.port nothing reads it"),
+        (
+            {"websocket.proxy_protocol": "true", "websocket.trusted_balancers": "10.0.0.0/8"},
+            "websocket.proxy_protocol: without websocket.port nothing reads it",
+        ),
+        ({"topic_regex_format": "raw"}, "topic_regex_format=raw without topic_regex_list"),
+        ({"pods.server_reference": "other:1883"}, "pods.server_reference: without pods.enabled=true"),
         ({"listener.proxy_protocol": "true"}, "listener.trusted_balancers: [] is not allowed: "),
         ({"websocket.proxy_protocol": "true"}, "proxy_protocol=true needs the networks of the balancers; allowed are"),
         (
@@ -66,7 +73,7 @@ def test_a_wrong_setting_is_named(settings: dict[str, str], says: str) -> None:
 
 
 def origins_of(*origins: str) -> list[str]:
-    settings = GOOD | {"websocket.origins": ",".join(origins)}
+    settings = GOOD | {"websocket.port": "9001", "websocket.origins": ",".join(origins)}
     overrides = [f"{key}={value}" for key, value in settings.items()]
     return load(ProxySettings, SERVICE, environ={}, overrides=overrides).websocket.origins
 

@@ -39,8 +39,18 @@ class Kafka:
             metrics=SimpleNamespace(wills=0, messages_received=[0] * 3, payload_bytes=0, count_stored=_ignore),
             count_refused=lambda _qos, client_id, _reason: self.told_of.append(client_id),
         )
-        self.wills = WillScheduler(limits=LimitSettings(), sessions=self.sessions, pipeline=cast(Any, pipeline))
+        self.denied: list[tuple[str, str | None, str]] = []
+        """What the rules do not allow: client, user and topic."""
+        self.asked: list[tuple[str, str | None, str]] = []
+        self.wills = WillScheduler(
+            limits=LimitSettings(), sessions=self.sessions, pipeline=cast(Any, pipeline), access=cast(Any, self)
+        )
         self.wills.start()
+
+    def permits_will(self, *, client_id: str, username: str | None, topic: str, qos: int) -> bool:
+        assert qos in (0, 1, 2)
+        self.asked.append((client_id, username, topic))
+        return self.asked[-1] not in self.denied
 
     def translate(self, will: Publish, _context: object) -> Any:
         return SimpleNamespace(records=[ProducerRecord("readings", "c", will.payload, [])])
@@ -200,3 +210,21 @@ async def test_a_stopped_process_publishes_nothing_by_time(qos: int) -> None:
     await kafka.settle()
     assert kafka.stored == []
     assert session.will is not None, "it waits for the next start"
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_what_the_rules_of_now_deny_is_not_stored_and_leaves_the_session(qos: int, is_taken: bool) -> None:
+    kafka = Kafka()
+    session = await kafka.connected(qos)
+    session.username = "anna"
+    kafka.denied = [("c", "anna", "t")]
+    if is_taken:
+        kafka.wills.taken_over(session)
+    else:
+        kafka.wills.connection_ended(session, session_ends=False)
+    await kafka.settle()
+    assert (kafka.stored, kafka.told_of, kafka.asked) == ([], [], kafka.denied)
+    assert stored_will(session) is None
+    assert session.stored is not None
+    assert (session.stored.expires_at_ms is None) is is_taken, "it is detached unless another connection has it"
+    assert (session.will, session.undecided, kafka.wills.bytes) == (None, 0, 0)

@@ -12,7 +12,7 @@ from isotherm.persisters.buffers.accounting import Counts
 
 REASONS = st.dictionaries(st.text("abc_", min_size=1, max_size=8), st.integers(1, 10**12), max_size=4).map(Counter)
 NUMBERS = st.integers(0, 10**12)
-COUNTS = st.builds(Counts, NUMBERS, NUMBERS, REASONS, REASONS, REASONS)
+COUNTS = st.builds(Counts, NUMBERS, NUMBERS, REASONS, REASONS, REASONS, NUMBERS)
 
 
 @given(COUNTS)
@@ -21,10 +21,14 @@ def test_metadata_round_trips(counts: Counts) -> None:
 
 
 @given(COUNTS, COUNTS)
-def test_what_was_read_and_what_was_settled_are_added_each_by_itself(one: Counts, other: Counts) -> None:
-    before = one.read, one.settled
+def test_what_was_read_settled_and_lost_is_added_each_by_itself(one: Counts, other: Counts) -> None:
+    before = one.read, one.settled, one.lost
     one.add(other)
-    assert (one.read, one.settled) == (before[0] + other.read, before[1] + other.settled)
+    assert (one.read, one.settled, one.lost) == (
+        before[0] + other.read,
+        before[1] + other.settled,
+        before[2] + other.lost,
+    )
 
 
 def test_metadata_from_before_read_was_counted_by_itself() -> None:

@@ -86,6 +86,12 @@ def test_a_partition_that_was_never_read_and_gives_nothing_is_fetched_anew_too()
         looking.check({PLACE: silent}, 40_000.0)
 
 
+def test_a_partition_that_was_never_read_is_fetched_anew_from_the_first_offset_of_all() -> None:
+    consumer = Told(0, 9)
+    fetching(consumer, Health()).check({PLACE: buffer(None)}, 10_000.0)
+    assert consumer.read_from == [0]
+
+
 @pytest.mark.parametrize(("bounds", "start"), [((3, 3), "earliest"), ((3, 9), "latest")])
 def test_a_partition_that_was_never_read_may_have_nothing_to_give(bounds: tuple[int, int], start: str) -> None:
     consumer, health = Told(*bounds), Health()

@@ -71,8 +71,9 @@ def test_it_is_asked_again_while_the_coordinator_moves(in_answer: bool) -> None:
 
 @pytest.mark.parametrize("in_answer", [True, False])
 def test_a_refusal_is_an_error_and_not_an_empty_account(in_answer: bool) -> None:
-    with pytest.raises(KafkaException):
+    with pytest.raises(KafkaException) as refused:
         asked(Answers(KafkaError.GROUP_AUTHORIZATION_FAILED, in_answer=in_answer), Stop())
+    assert refused.value.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def test_an_error_that_is_not_kafkas_is_raised_too() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from isotherm.stack.servers import kafka_metadata, probes
+from isotherm.stack.servers import probes
 from isotherm.stack.servers.cassandra import Cassandra
 from isotherm.stack.servers.elasticsearch import Elasticsearch
 from isotherm.stack.servers.hazelcast import Hazelcast
@@ -105,7 +105,7 @@ class KafkaCluster(Cluster[Kafka]):
     def leader_of(self, topic: str, partition: int) -> Kafka | None:
         """The node that leads a partition, as the first broker that answers knows it; None while there is none."""
         for node in self.nodes:
-            metadata = kafka_metadata.ask(node.port, [topic]) if node.alive() else None
+            metadata = node.ask_metadata([topic]) if node.alive() else None
             if metadata is not None and (found := metadata.partitions.get((topic, partition))) is not None:
                 return next((one for one in self.nodes if one.node_id == found.leader), None)
         return None
@@ -113,7 +113,7 @@ class KafkaCluster(Cluster[Kafka]):
     def is_whole(self) -> bool:
         ids = {node.node_id for node in self.nodes}
         for node in self.nodes:
-            metadata = kafka_metadata.ask(node.port, None)
+            metadata = node.ask_metadata(None)
             if metadata is None or metadata.brokers != ids:
                 return False
             if any(one.leader not in ids or one.in_sync != one.replicas for one in metadata.partitions.values()):

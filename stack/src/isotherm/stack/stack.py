@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from isotherm.stack.artifacts import Artifacts
@@ -42,6 +42,8 @@ class Stack:
     ``nodes`` says how many servers of a product form a cluster; ``kafka``, ``cassandra`` and so on are their first
     nodes. The ports of further nodes are chosen by this process, so a cluster cannot be detached. With
     ``advertised_brokers`` clients and brokers find the brokers at these ports, which are those of relays to them.
+    With ``kafka_users`` (passwords by name, ``admin`` among them) Kafka asks for a login, and its authorizer refuses
+    what no ACL allows. The registry needs no Kafka; Kafka Connect does not log in.
     ``detached`` servers outlive this process; others end with it, even when it is killed. For benches set
     ``quick_start`` to False (:class:`isotherm.stack.servers.server.Runtime`).
     """
@@ -55,6 +57,7 @@ class Stack:
         hazelcast_backups: int = DEFAULT_BACKUPS,
         nodes: Nodes | None = None,
         advertised_brokers: Sequence[int] = (),
+        kafka_users: Mapping[str, str] | None = None,
         detached: bool = False,
         quick_start: bool = True,
     ) -> None:
@@ -63,7 +66,7 @@ class Stack:
         self.artifacts = artifacts or Artifacts()
         runtime = Runtime(self.artifacts, detached=detached, quick_start=quick_start)
         nodes = nodes or Nodes()
-        self._make_kafka(runtime, nodes.kafka, advertised_brokers)
+        self._make_kafka(runtime, nodes.kafka, advertised_brokers, kafka_users)
         self._make_stores(runtime, nodes)
         self._make_hazelcast(runtime, nodes.hazelcast, hazelcast_backups)
         self._standard: list[Server] = [
@@ -82,7 +85,9 @@ class Stack:
         every = [*self._standard, self.hazelcast_second, self.connect, self.postgresql, self.s3, *search]
         self.servers: dict[str, Server] = {server.name: server for server in every}
 
-    def _make_kafka(self, runtime: Runtime, brokers: int, advertised: Sequence[int]) -> None:
+    def _make_kafka(
+        self, runtime: Runtime, brokers: int, advertised: Sequence[int], users: Mapping[str, str] | None
+    ) -> None:
         """Kafka, the schema registry and Kafka Connect."""
         ports = self.ports
         pairs = _pairs_of_ports((ports.kafka, ports.kafka_controller), brokers)
@@ -96,6 +101,7 @@ class Stack:
                 controller_port=node.controller_port,
                 node_id=number,
                 cluster=cluster,
+                users=users,
             )
             for number, node in enumerate(cluster, 1)
         )

@@ -245,6 +245,13 @@ class SchemaRegistry:
             raise RegistryUnavailableError(f"schema registry: {error}") from error
         return [each.schema_id for each in found if each.schema_id is not None]
 
+    def subjects(self) -> frozenset[str]:
+        """The names of all subjects. Raises RegistryUnavailableError."""
+        try:
+            return frozenset(self.client.get_subjects())
+        except (SchemaRegistryError, httpx2.HTTPError, OSError) as error:
+            raise RegistryUnavailableError(f"schema registry: {error}") from error
+
     def schema_id(self, subject: str, schema: JsonSchema) -> int:
         """The id under which `subject` holds exactly this schema.
 

@@ -43,13 +43,20 @@ CORES = {
         "buffers/accounting buffers/in_flight_batch buffers/limits buffers/partition_buffer buffers/partition_buffers "
         "api/ownership api/row",
         _PERSISTERS_TESTS,
-        "accounting batch_limits partition_buffers ownership gaps fetch_positions",
+        "accounting batch_limits buffer_marks bulk_writes fetch_positions gaps in_flight_batch ownership "
+        "partition_buffers",
     ),
     "persisters-offsets": _core(
         f"{_PERSISTERS}/consuming",
         "offsets fetch_positions membership",
         _PERSISTERS_TESTS,
         "offsets fetch_positions gaps",
+    ),
+    "persisters-writers": _core(
+        _PERSISTERS,
+        "task/writers task/dead_letter_sender sinks/merged_batches sinks/repeated_ids",
+        _PERSISTERS_TESTS,
+        "write_answers writers bulk_writes ownership order elasticsearch_order",
     ),
     "policies": _core(
         f"{_CONNECTOR}/errors",
@@ -73,7 +80,13 @@ CORES = {
         f"{_MQTT}/sessions",
         "store writes records",
         _MQTT_TESTS,
-        "sessions session_migration arbiter qos2_model transaction_batcher wills",
+        "sessions session_writes session_migration arbiter qos2_model transaction_batcher wills",
+    ),
+    "mqtt-claims": _core(
+        _MQTT,
+        "sessions/arbiter sessions/migration sessions/state_json pods/ownership pods/log_copy",
+        _MQTT_TESTS,
+        "succession arbiter session_migration sessions pod_log",
     ),
     "coap-dedup": _core(
         _COAP,
@@ -81,24 +94,49 @@ CORES = {
         _COAP_TESTS,
         "message_id_cache bounded_queue restart_detector",
     ),
+    "coap-delivery": _core(
+        _COAP,
+        "listener/record_writer ingest/forwarder observe/observation",
+        _COAP_TESTS,
+        "record_writer forwarder observation",
+    ),
     "watermark-clock": _core(
         _AGGREGATOR,
         "watermark/clock watermark/start_position offsets",
         _AGGREGATOR_TESTS,
         "clock start watermark_advancer",
     ),
+    "aggregator-corrections": _core(
+        _AGGREGATOR,
+        "recompute/late_backlog exact_sum",
+        _AGGREGATOR_TESTS,
+        "late_backlog sum_digits",
+    ),
     "alert-engine": _core(
         f"{_ALERTS}/engine",
         "trend device_state conditions reorder alert_records reading rule_engine",
         _ALERTS_TESTS,
-        "engine_limits rules trend two_metrics reorder bounds windows combinations rule_changes moved_devices",
+        "engine_limits state_forms device_lives ended_alerts rule_limits rules trend two_metrics reorder waiting "
+        "bounds windows combinations rule_changes moved_devices",
     ),
     "alert-rules": _core(
         _ALERTS,
         "engine/combinations engine/rule_changes rules/group_means rules/rule_sources rules/schedule rules/texts "
         "live_rules/dry_run",
         _ALERTS_TESTS,
-        "combinations rule_changes",
+        "rule_limits ended_alerts combinations rule_changes",
+    ),
+    "alert-silence": _core(
+        f"{_ALERTS}/engine",
+        "silence rhythm quiet",
+        _ALERTS_TESTS,
+        "quiet_bounds device_lives ended_alerts engine_limits moved_devices two_metrics rhythm",
+    ),
+    "alert-checkpoints": _core(
+        f"{_ALERTS}/stream",
+        "checkpoint outputs processor quiet_ways",
+        _ALERTS_TESTS,
+        "processor outputs forgetting device_state_store quiet_changes",
     ),
 }
 """By name, in the order in which `make mutations` tries them."""

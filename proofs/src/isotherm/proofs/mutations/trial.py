@@ -252,14 +252,15 @@ def _run_all(
     def wait() -> None:
         """Wait for a second at most until a process ends, and kill those whose time is over.
 
-        A pause of the whole machine counts as a second too: it says nothing about a mutant.
+        A pause of the whole machine counts as a second too, and a second in which a process waits for a processor or a
+        disk does not count at all: neither says anything about a mutant.
         """
         started_s = time.monotonic()
         ended, _, _ = select.select(list(running), [], [], 1.0)
         passed_s = min(1.0, time.monotonic() - started_s)
         for handle, (key, pid, left_s) in list(running.items()):
             if handle not in ended and left_s > 0:
-                running[handle] = (key, pid, left_s - passed_s)
+                running[handle] = (key, pid, left_s - (passed_s if is_asleep(pid) else 0.0))
                 continue
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             verdicts[key] = _verdict(os.waitpid(pid, 0)[1])
@@ -281,6 +282,15 @@ def _run_all(
     while running:
         wait()
     return verdicts
+
+
+def is_asleep(pid: int) -> bool:
+    """Return whether every thread of a process waits for an event; the limit of processor time ends the others."""
+    try:
+        threads = [file.read_text(encoding="utf-8") for file in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:  # a thread has just ended
+        return False
+    return all(thread.rpartition(") ")[2].startswith("S") for thread in threads)
 
 
 def _attempt(attempt: Callable[[], int], limit_s: float) -> int:

@@ -22,7 +22,8 @@ _HALF, _MASK = 1 << (DIGIT_BITS - 1), (1 << DIGIT_BITS) - 1
 def exact_sum(terms: Iterable[float]) -> float:
     """Return the sum of finite doubles, at most two units in the last place from the exact one, for any order.
 
-    Raises OverflowError when the sum is no finite double.
+    Raises OverflowError when the sum is no finite double, or so near to the largest one that its highest digit is
+    rounded up to 2**1024.
     """
     total = 0
     for term in terms:

@@ -45,6 +45,8 @@ class PodSettings(Settings):
         """Raise ValueError when a process with `role` that stops in `shutdown_timeout_ms` cannot be one of a pod."""
         if self.enabled and role != "server":
             raise ValueError(f"pods.enabled is true with role={role}; only a server (role=server) has pods")
+        if self.server_reference and not self.enabled:
+            raise ValueError("pods.server_reference: without pods.enabled=true nobody is referred to another server")
         if self.enabled and self.drain_ms >= shutdown_timeout_ms:
             raise ValueError(
                 f"pods.drain_ms is {self.drain_ms}; it must be below shutdown_timeout_ms ({shutdown_timeout_ms})"

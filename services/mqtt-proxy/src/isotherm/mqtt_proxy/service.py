@@ -100,7 +100,7 @@ def build_server(
     """Compose the MQTT server of a process. `migration` is given when it is one of several."""
     limits, max_expiry_s = settings.limits, settings.session.expiry_s
     connection_limits = ConnectionLimits(limits, pipeline.metrics)
-    wills = WillScheduler(limits=limits, sessions=sessions, pipeline=pipeline)
+    wills = WillScheduler(limits=limits, sessions=sessions, pipeline=pipeline, access=access)
     manager = SessionManager(sessions=sessions, writer=pipeline.transactions, wills=wills, max_expiry_s=max_expiry_s)
     if migration is not None:
         migration.on_yield = manager.on_yield

@@ -8,8 +8,8 @@ from pydantic import Field, SecretStr, model_validator
 
 from isotherm.connector.distributed.hosting import HostSettings
 from isotherm.mqtt_proxy.balancers import BalancerNetworks
-from isotherm.mqtt_proxy.origins import Origin
 from isotherm.mqtt_proxy.pod_settings import PodSettings
+from isotherm.mqtt_proxy.websocket_settings import WebSocketSettings
 from isotherm.servicekit.settings import Settings
 from isotherm.servicekit.throttling.rates import RateText
 
@@ -44,28 +44,6 @@ class ListenerSettings(Settings):
         default_factory=list,
         validate_default=True,
         description="Networks of the balancers, such as `10.0.0.0/8`; with `proxy_protocol` others may not connect.",
-    )
-
-
-class WebSocketSettings(Settings):
-    """MQTT over WebSocket, when `port` is set; TLS, limits and what is not here are those of the listener."""
-
-    port: int | None = Field(None, ge=0, le=65535, description="Port to listen on; 0 picks a free one and logs it.")
-    host: str = Field("127.0.0.1", description="Address to listen on.")
-    origins: list[Origin] = Field(
-        default_factory=list,
-        description="Origins of the web pages that may connect, such as `https://app.example`; `*` for any. Default: "
-        "pages from the host and port to which they connect. A client that names no origin is no browser and may.",
-    )
-    message_bytes: int = Field(
-        1_048_576,
-        ge=1_024,
-        description="Largest WebSocket message, which may hold several packets or a part of one; a larger one ends the "
-        "connection. `limits.packet_bytes` holds as well.",
-    )
-    proxy_protocol: bool = Field(False, description="As `listener.proxy_protocol`, for this port.")
-    trusted_balancers: BalancerNetworks = Field(
-        default_factory=list, validate_default=True, description="As `listener.trusted_balancers`, for this port."
     )
 
 
@@ -365,6 +343,8 @@ class ProxySettings(HostSettings):
                 if self.role == "server"
                 else "identity.device_id=user: a broker does not tell who published; allowed here: payload, topic"
             )
+        if self.topic_regex_format == "raw" and not self.topic_regex_list.strip():
+            raise ValueError("topic_regex_format=raw without topic_regex_list; in `routes` a route says WITHFORMAT RAW")
         if self.role == "worker":
             return self  # its connectors have routes of their own
         if not self.routes.strip() and not self.topic_regex_list.strip():

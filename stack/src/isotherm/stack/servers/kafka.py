@@ -8,14 +8,15 @@ import shutil
 import socket
 import subprocess
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from isotherm.stack.java import find_java
 from isotherm.stack.ports import LOOPBACK
-from isotherm.stack.servers import kafka_metadata
+from isotherm.stack.servers import kafka_access, kafka_metadata
 from isotherm.stack.servers.java_server import JavaServer
+from isotherm.stack.servers.kafka_access import ADMIN
 from isotherm.stack.servers.server import Launch, Runtime, ServerFailed
 
 NODE_ID = 1
@@ -37,10 +38,10 @@ process.roles=broker,controller
 node.id={node_id}
 controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
-advertised.listeners=PLAINTEXT://{host}:{advertised_port}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-inter.broker.listener.name=PLAINTEXT
+listeners=CLIENTS://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=CLIENTS://{host}:{advertised_port}
+listener.security.protocol.map=CLIENTS:{protocol},CONTROLLER:{protocol}
+inter.broker.listener.name=CLIENTS
 log.dirs={data}
 auto.create.topics.enable=false
 default.replication.factor={copies}
@@ -108,6 +109,8 @@ class Kafka(JavaServer):
 
     ``cluster`` has the ports of all nodes of its cluster; node 1 is the first of them. With three nodes there are three
     copies of each record, and a producer with ``acks=all`` is told of success when at least two nodes have it.
+    With ``users`` (passwords by name) clients have to log in by SASL/PLAIN, and may do only what an ACL allows them;
+    the user ``admin``, who must be among them, may do everything.
     """
 
     name: str = "kafka"
@@ -121,8 +124,10 @@ class Kafka(JavaServer):
         controller_port: int,
         node_id: int = NODE_ID,
         cluster: Sequence[NodePorts] = (),
+        users: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(folder, runtime)
+        self.users = dict(users or {})
         self.port = port
         self.controller_port = controller_port
         self.node_id = node_id
@@ -148,7 +153,7 @@ class Kafka(JavaServer):
         properties = self.conf_folder / "server.properties"
         properties.write_text(self.render_properties(), encoding="utf-8")
         logging = self.conf_folder / "log4j2.properties"
-        logging.write_text(_LOGGING, encoding="utf-8")
+        logging.write_text(_LOGGING + (kafka_access.LOGGING if self.users else ""), encoding="utf-8")
         self._format_once(jars, properties)
         options = [*(_SMALL_HEAP if self.runtime.quick_start else _BENCH_HEAP)]
         options += [f"-Dlog4j2.configurationFile={logging}"]
@@ -158,7 +163,8 @@ class Kafka(JavaServer):
         """Return the text of ``server.properties``."""
         copies = min(_MAX_COPIES, len(self.cluster))
         voters = (f"{number}@{LOOPBACK}:{node.controller_port}" for number, node in enumerate(self.cluster, NODE_ID))
-        return _PROPERTIES.format(
+        return (kafka_access.properties(self.users) if self.users else "") + _PROPERTIES.format(
+            protocol=kafka_access.PROTOCOL if self.users else "PLAINTEXT",
             node_id=self.node_id,
             voters=",".join(voters),
             copies=copies,
@@ -176,8 +182,23 @@ class Kafka(JavaServer):
 
     def is_ready(self) -> bool:
         """Tell whether the broker takes requests: it knows itself as registered and not fenced."""
-        metadata = kafka_metadata.ask(self.port, ())
+        metadata = self.ask_metadata(())
         return metadata is not None and self.node_id in metadata.brokers
+
+    def ask_metadata(self, topics: Sequence[str] | None) -> kafka_metadata.Metadata | None:
+        """Return what the node knows of these topics (None: of all); None when it does not answer in 2 s."""
+        login = kafka_metadata.Login(ADMIN, self.users[ADMIN]) if self.users else None
+        return kafka_metadata.ask(self.port, topics, login)
+
+    def client_properties(self, user: str) -> dict[str, str]:
+        """Return librdkafka's properties by which a client logs in as one of ``users``; empty without users."""
+        return kafka_access.client_properties(user, self.users[user]) if self.users else {}
+
+    def access_log(self, since: int = 0) -> kafka_access.AccessLog:
+        """Return what the authorizer has decided since its log had so many bytes; empty without users."""
+        with self.log_path.open("rb") as log:
+            log.seek(since)
+            return kafka_access.read_log(log.read().decode(errors="replace"))
 
     def _format_once(self, jars: Path, properties: Path) -> None:
         """Format the data folder as ``kafka-storage format`` does, but start that JVM once per Kafka version.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from confluent_kafka import Consumer
 
 import isotherm.schemas
 from isotherm.alerts.input.topic_follower import TopicFollower
 from isotherm.alerts.metrics import Metrics
-from isotherm.alerts.rules.group_means import GroupMean, GroupMeans
+from isotherm.alerts.rules.group_means import GroupKey, GroupMean, GroupMeans
 from isotherm.kcql.dates import epoch_ms
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import Decoder, SchemaRegistry, WireFormatError
@@ -19,6 +20,13 @@ READER = isotherm.schemas.schema("TemperatureGroup", 1)
 
 HISTORY_MS = 6 * 3_600_000
 """How far back the topic is read at the start: windows appear some time after their end."""
+
+
+def mean_of(record: Mapping[str, Any]) -> tuple[GroupKey, GroupMean]:
+    """Return the group and the mean of a decoded TemperatureGroup record."""
+    key = record["attribute"], record["group"], record["metric"]
+    return key, GroupMean(epoch_ms(record["window_end"]), record["revision"], record["mean"], record["device_count"])
+
 
 _log = logs.logger(__name__)
 
@@ -55,7 +63,5 @@ class GroupMeanFollower(TopicFollower):
             self._metrics.means_refused.labels("undecodable").inc()
             _log.error("a window of a group cannot be decoded", reason=str(error))
             return
-        key = record["attribute"], record["group"], record["metric"]
-        mean = GroupMean(epoch_ms(record["window_end"]), record["revision"], record["mean"], record["device_count"])
-        if not self._means.put(key, mean):
+        if not self._means.put(*mean_of(record)):
             self._metrics.means_refused.labels("too-many-groups").inc()

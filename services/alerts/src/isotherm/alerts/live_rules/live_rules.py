@@ -64,11 +64,12 @@ class LiveRules:
 
         def dry_run(rule: Rule) -> DryRun:
             limits = {name: getattr(settings, name) for name in ("reorder_ms", "max_metrics", "max_skew_ms")}
-            return DryRun(rule, devices, means, **limits)
+            return DryRun(rule, devices, **limits)
 
         self._trials = TrialRunner(
             settings.rules_topic,
             settings.input_topics,
+            settings.groups_topic,
             TrialClients(clients.trial, clients.outcomes, registry),
             sources,
             dry_run,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from isotherm.alerts.engine.reading import Reading
 from isotherm.alerts.input.decoding import ReadingDecoder
 from isotherm.alerts.live_rules.dry_run import DryRun
+from isotherm.alerts.live_rules.group_mean_follower import READER as MEANS
+from isotherm.alerts.live_rules.group_mean_follower import mean_of
 from isotherm.alerts.live_rules.rule_records import (
     OUTCOME_PREFIX,
     SCHEMA,
@@ -23,9 +25,10 @@ from isotherm.alerts.live_rules.rule_records import (
     outcome_record,
 )
 from isotherm.alerts.rules.catalog import rule_of
+from isotherm.alerts.rules.comparisons import OffGroupMeanRule
 from isotherm.alerts.rules.rule_sources import FILE, RuleSources
 from isotherm.servicekit import logs
-from isotherm.servicekit.avro import SchemaRegistry, WireFormatError
+from isotherm.servicekit.avro import Decoder, SchemaRegistry, WireFormatError
 from isotherm.servicekit.kafka.consuming import consume_available
 
 MAX_WAITING = 16
@@ -64,6 +67,7 @@ class TrialRunner:
         self,
         topic: str,
         input_topics: list[str],
+        groups_topic: str,
         clients: TrialClients,
         sources: RuleSources,
         make_run: Callable[[Any], DryRun],
@@ -76,6 +80,7 @@ class TrialRunner:
         Args:
             topic: the topic of rules, to which outcomes are written.
             input_topics: with the readings, or windows, of the last days.
+            groups_topic: with the means of groups of the last days.
             clients: makes the clients of Kafka.
             sources: the rules in force, beside which a rule has to stand.
             make_run: makes the dry run of a rule.
@@ -83,7 +88,7 @@ class TrialRunner:
             name: the service's name, for the outcomes.
             now_ms: the clock, epoch ms.
         """
-        self._topic, self._inputs, self._clients = topic, input_topics, clients
+        self._topic, self._inputs, self._groups, self._clients = topic, input_topics, groups_topic, clients
         self._sources, self._make_run, self._is_in_charge = sources, make_run, is_in_charge
         self._name, self._now_ms = name, now_ms
         self._lock = threading.Lock()
@@ -173,23 +178,48 @@ class TrialRunner:
         try:
             run = self._make_run(rule)
             consumer = self._clients.make_consumer()
+            from_ms, deadline_s = self._now_ms() - request.hours * _HOUR_MS, time.monotonic() + MAX_TRIAL_S
             try:
-                return "", self._read(consumer, run, self._now_ms() - request.hours * _HOUR_MS)
+                has_means = not isinstance(rule, OffGroupMeanRule) or self._read_means(
+                    consumer, run, from_ms - rule.max_age_ms, deadline_s
+                )
+                return "", self._read(consumer, run, from_ms, deadline_s, is_complete=has_means)
             finally:
                 consumer.close()
         except Exception as error:
             _log.warning("a rule could not be tried", rule=rule.key, reason=repr(error))
             return f"the readings cannot be read: {error}", None
 
-    def _read(self, consumer: Consumer, run: DryRun, from_ms: int) -> TrialResult:
+    def _read_means(self, consumer: Consumer, run: DryRun, from_ms: int, deadline_s: float) -> bool:
+        """Read the means of groups since `from_ms` (epoch ms); return whether that are all of them.
+
+        Raises KafkaException and RegistryUnavailableError.
+        """
+        spans, is_complete = self._spans(consumer, [self._groups], from_ms)
+        decode = Decoder(self._clients.registry, MEANS)
+        for start, end in spans:
+            for message in self._messages(consumer, start, end, deadline_s):
+                try:
+                    record = decode(message.value() or b"").record
+                except WireFormatError:
+                    continue  # The follower of the topic counts it.
+                is_complete = run.means.put(*mean_of(record)) and is_complete
+        return is_complete
+
+    def _read(
+        self, consumer: Consumer, run: DryRun, from_ms: int, deadline_s: float, *, is_complete: bool
+    ) -> TrialResult:
         """Run over the readings since `from_ms` (epoch ms). Raises KafkaException and RegistryUnavailableError."""
-        spans, is_complete = self._spans(consumer, from_ms)
-        deadline_s = time.monotonic() + MAX_TRIAL_S
+        spans, is_whole = self._spans(consumer, self._inputs, from_ms)
+        is_complete = is_complete and is_whole
         decode = ReadingDecoder(self._clients.registry)
         windows: list[Reading] = []
         for start, end in spans:
-            consumer.assign([start])
-            for reading in self._readings(consumer, decode, end, deadline_s):
+            for message in self._messages(consumer, start, end, deadline_s):
+                try:
+                    reading = decode(message.value(), message.timestamp()[1])
+                except WireFormatError:
+                    continue  # The stream makes a dead-letter record of it.
                 if reading.sequence < 0:
                     windows.append(reading)  # The windows of one device are in all partitions.
                 else:
@@ -198,11 +228,14 @@ class TrialRunner:
             run.apply(reading)
         return run.result(is_complete=is_complete and time.monotonic() < deadline_s)
 
-    def _spans(self, consumer: Consumer, from_ms: int) -> tuple[list[tuple[TopicPartition, int]], bool]:
+    @staticmethod
+    def _spans(
+        consumer: Consumer, topics: Sequence[str], from_ms: int
+    ) -> tuple[list[tuple[TopicPartition, int]], bool]:
         """Return where each partition begins and ends, with an equal share of MAX_READINGS; and whether that is all."""
         partitions = [
             (topic, number)
-            for topic in self._inputs
+            for topic in topics
             for number in consumer.list_topics(topic, timeout=_REQUEST_S).topics[topic].partitions
         ]
         found = consumer.offsets_for_times([TopicPartition(*one, from_ms) for one in partitions], timeout=_REQUEST_S)
@@ -218,7 +251,9 @@ class TrialRunner:
                 spans.append((TopicPartition(tp.topic, tp.partition, start), end))
         return spans, is_complete
 
-    def _readings(self, consumer: Consumer, decode: ReadingDecoder, end: int, deadline_s: float) -> Iterator[Reading]:
+    def _messages(self, consumer: Consumer, start: TopicPartition, end: int, deadline_s: float) -> Iterator[Message]:
+        """Yield the records of a partition from `start` to before the offset `end`. Raises KafkaException."""
+        consumer.assign([start])
         while time.monotonic() < deadline_s and not self._ended.is_set():
             for message in consume_available(consumer, _BATCH, _LOOK_S):
                 error = message.error()
@@ -228,10 +263,7 @@ class TrialRunner:
                     raise KafkaException(error)
                 if (message.offset() or 0) >= end:
                     return
-                try:
-                    yield decode(message.value(), message.timestamp()[1])
-                except WireFormatError:
-                    continue  # The stream makes a dead-letter record of it.
+                yield message
                 if (message.offset() or 0) + 1 >= end:
                     return
 

@@ -163,6 +163,20 @@ class AccessControl:
                 attempt.failed = not matches
         return matches
 
+    def permits_will(self, *, client_id: str, username: str | None, topic: str, qos: int) -> bool:
+        """Return whether the will of a session of `username` may be published by the rules of now; count it if not.
+
+        Where a certificate does not name the user, the session has the certificate's name although the client may have
+        had none. Its will was permitted when it connected, so it is enough that one of the two may publish it.
+        """
+        acl, names = self.acl, [username]
+        if self._certificates and not self._identity_is_username:
+            names.append(None)
+        if acl is None or any(acl.may_publish(topic, client_id=client_id, username=name) for name in names):
+            return True
+        self.count_denied(client_id=client_id, username=username, topic=topic, qos=qos)
+        return False
+
     def count_denied(self, *, client_id: str, username: str | None, topic: str, qos: int) -> None:
         """Count and log a publish that the rules do not allow."""
         self._metrics.unauthorized[qos] += 1

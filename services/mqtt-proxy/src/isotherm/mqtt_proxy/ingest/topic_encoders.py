@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient
 from isotherm.mqtt_proxy.ingest.plain_route import Encode
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
-from isotherm.servicekit.registry_client import SchemaRegistryError
 from isotherm.servicekit.settings import SettingsError
 
 _log = logs.logger(__name__)
@@ -52,7 +51,7 @@ class TopicEncoders:
         missing = sorted(set(raw) - existing)
         if missing:
             raise MissingTopicError(f"Kafka has no topic {', '.join(missing)}; create it for the raw routes first")
-        subjects = self._subjects() if raw else frozenset()
+        subjects = self._registry.subjects() if raw else frozenset()
         with_schema = sorted(topic for topic in raw if f"{topic}{_VALUE}" in subjects)
         if with_schema:
             problem = f"routes: a raw route writes to {', '.join(with_schema)}, whose readers expect the topic's schema"
@@ -67,7 +66,7 @@ class TopicEncoders:
         A topic about which the registry does not answer is tried again with the next refresh. Raises KafkaException or
         RegistryUnavailableError.
         """
-        subjects = self._subjects()
+        subjects = self._registry.subjects()
         for topic in self._existing_topics():
             if topic in self.encoders or topic in self._with_other_schema or f"{topic}{_VALUE}" not in subjects:
                 continue
@@ -86,12 +85,6 @@ class TopicEncoders:
                 await loop.run_in_executor(None, self.refresh)
             except (KafkaException, RegistryUnavailableError) as error:
                 _log.warning("the topics cannot be refreshed", reason=str(error))
-
-    def _subjects(self) -> frozenset[str]:
-        try:
-            return frozenset(self._registry.client.get_subjects())
-        except (SchemaRegistryError, OSError) as error:
-            raise RegistryUnavailableError(str(error)) from error
 
     def _existing_topics(self) -> set[str]:
         metadata = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S)

@@ -24,7 +24,8 @@ from isotherm.mqtt_proxy.pods.records import (
 )
 from isotherm.mqtt_proxy.sessions.recovery import end_offsets
 from isotherm.servicekit import logs
-from isotherm.servicekit.avro import Decoder, WireFormatError
+from isotherm.servicekit.avro import Decoder, RegistryUnavailableError, WireFormatError
+from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.kafka.consuming import assign_from_start, consume_available
 
 _log = logs.logger(__name__)
@@ -118,8 +119,9 @@ class LogClient:
                 records, _ = self._read(self._consumer, may_skip=False)
                 if records:
                     self._loop.call_soon_threadsafe(self.on_records, records)
-        except (LogBrokenError, KafkaException) as failure:
-            self._tell_broken(str(failure))
+        except Exception as failure:
+            # Whatever it is: a pod that only stopped reading would leave its clients waiting for their claims for ever.
+            self._tell_broken(f"{self._topic}: {failure!r}")
         finally:
             self._consumer.close()
 
@@ -134,7 +136,7 @@ class LogClient:
                     # Compacted, deleted or truncated: this copy would differ from the others.
                     raise LogBrokenError(f"{self._topic}: offset {offset} follows instead of {self._next}")
                 self._next = offset + 1
-                record = self._record(message, offset)
+                record = self._record(message, offset, waits=not may_skip)
                 if record is not None:
                     records.append(record)
             elif error is not None:
@@ -143,14 +145,26 @@ class LogClient:
                     raise KafkaException(error)
         return records, is_at_end
 
-    def _record(self, message: KafkaMessage, offset: int) -> LogRecord | None:
+    def _record(self, message: KafkaMessage, offset: int, *, waits: bool) -> LogRecord | None:
+        """Return what a record says; None for another server's. Raises LogBrokenError.
+
+        While the registry does not return the schema of a record, which a pod of another version wrote, it `waits`, or
+        raises RegistryUnavailableError. The pod reads nothing meanwhile, as one that is frozen.
+        """
         key, value = message.key(), message.value()
         if key is None or value is None or not key.startswith(self._keys.prefix):
             return None
-        try:
-            return from_record(offset, self._decoder(value).record)
-        except (WireFormatError, ValueError) as failure:
-            raise LogBrokenError(f"{self._topic}, offset {offset}: {failure}") from failure
+        backoff = Backoff(base_ms=200, cap_ms=5_000)
+        while True:
+            try:
+                return from_record(offset, self._decoder(value).record)
+            except (WireFormatError, ValueError) as failure:
+                raise LogBrokenError(f"{self._topic}, offset {offset}: {failure}") from failure
+            except RegistryUnavailableError as failure:
+                if not waits or self._is_over.is_set():
+                    raise
+                _log.warning("waiting for the schema of a claim", offset=offset, reason=str(failure))
+                self._is_over.wait(backoff.next_ms() / 1000)
 
     # -- writing
 

@@ -20,7 +20,6 @@ from isotherm.mqtt_proxy.sessions.migration import (
     OtherUsersSessionError,
     SessionMigration,
     SessionUnavailableError,
-    settled,
 )
 from isotherm.mqtt_proxy.sessions.store import Session, SessionStore, TooManySessionsError
 from isotherm.mqtt_proxy.sessions.writes import ClaimWrite, Outcome, SessionWriter, WipeWrite, ignore_outcome
@@ -75,12 +74,16 @@ class ConnectHandler:
         self._migration = migration
         self._loop = asyncio.get_running_loop()
         self._numbers = count(1)
+        self._waits: dict[ConnectingClient, asyncio.Future[None]] = {}
+        """The clients that wait until their session is settled."""
 
     async def handle(self, client: ConnectingClient, connect: Connect) -> None:
         """Accept or refuse a client, and give it its session."""
         order = ConnectOrder(next(self._numbers), self._loop.time(), now_ms())
         if not await self._authenticate(client, connect):
             return
+        # What waits for Kafka must not hold 16 KB for each attempt of a device.
+        connect = connect._replace(password=None)
         session = await self._find_session(client, connect)
         if session is None:
             return
@@ -92,7 +95,7 @@ class ConnectHandler:
             return
         session.newest_connect = order.number
         self._take_over(session, client)
-        await settled(session)
+        await self._wait_until_settled(session, client)
         if session.owner is not client:
             self._sessions.forget(session)
             return
@@ -111,6 +114,30 @@ class ConnectHandler:
             keep_alive_s=self._keep_alive_s(connect),
             properties=self._connack_properties(connect, client.context.client_id, expiry_s),
         )
+
+    def connection_ended(self, client: ConnectingClient) -> None:
+        """Do not let a client wait that is gone: without Kafka, each attempt of its device would wait for ever."""
+        wait = self._waits.get(client)
+        if wait is not None and not wait.done():
+            wait.set_result(None)
+
+    async def _wait_until_settled(self, session: Session, client: ConnectingClient) -> None:
+        """Return when every write for the session is decided, or when the client has gone and owns it no more."""
+        if not session.undecided:
+            return
+        wait = self._waits[client] = self._loop.create_future()
+
+        def wake() -> None:
+            if not wait.done():
+                wait.set_result(None)
+
+        session.when_settled.append(wake)
+        try:
+            await wait
+        finally:
+            del self._waits[client]
+            if wake in session.when_settled:
+                session.when_settled.remove(wake)
 
     async def _authenticate(self, client: ConnectingClient, connect: Connect) -> bool:
         """Identify and authorize the client, its will included; return False when it is refused or gone."""

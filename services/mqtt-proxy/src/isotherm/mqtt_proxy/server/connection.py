@@ -379,7 +379,7 @@ class Connection(asyncio.BufferedProtocol):
         with_will = with_will and not self._held.ends_with_disconnect
         self._held.clear()
         self._server.buffered_bytes -= self._charged
-        self._charged = 0
+        self._charged, self._connect = 0, None
         self._cancel_connect_timer()
         self._keep_alive.cancel()
         if self._rates is not None:

@@ -128,6 +128,7 @@ class Server:
             del self._connections[connection]
             self.connection_limits.leave(connection.address, authenticated=connection.is_authenticated)
         self.pipeline.gate.forget(connection)
+        self._connect_handler.connection_ended(connection)
         session = connection.session
         if session is not None:
             self.sessions.connection_ended(

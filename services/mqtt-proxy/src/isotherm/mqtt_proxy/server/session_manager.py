@@ -7,7 +7,7 @@ from functools import partial
 from isotherm.mqtt_proxy.protocol.client_port import ClientPort
 from isotherm.mqtt_proxy.server.wills import WillScheduler, now_ms
 from isotherm.mqtt_proxy.sessions.store import Session, SessionStore
-from isotherm.mqtt_proxy.sessions.writes import DetachWrite, SessionWriter, WipeWrite, ignore_outcome
+from isotherm.mqtt_proxy.sessions.writes import DetachWrite, SessionWriter, WipeWrite
 
 
 class SessionManager:
@@ -20,6 +20,11 @@ class SessionManager:
         self._writer = writer
         self._wills = wills
         self._max_expiry_s = max_expiry_s
+        # While Kafka is away, a client that connects again and again must not add a write each time. A claim waits
+        # until the session is settled, so none is behind an undecided end, and that end holds for all later ones.
+        self._detaching: set[Session] = set()
+        self._wiping: set[Session] = set()
+        self._forgetting: set[Session] = set()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -48,17 +53,34 @@ class SessionManager:
                 self._submit_detach(session)
             return
         if session.durable and not with_will:
-            self._writer.submit(WipeWrite(ignore_outcome, session=session))
+            self._submit_wipe(session)
         if session.undecided:
-            session.when_settled.append(partial(self._sessions.forget, session))
+            self._forget_when_settled(session)
         else:
             self._sessions.forget(session)
 
+    def _submit_wipe(self, session: Session) -> None:
+        if session not in self._wiping:
+            self._wiping.add(session)
+            self._writer.submit(WipeWrite(lambda _outcome: self._wiping.discard(session), session=session))
+
+    def _forget_when_settled(self, session: Session) -> None:
+        if session not in self._forgetting:
+            self._forgetting.add(session)
+            session.when_settled.append(partial(self._forget, session))
+
+    def _forget(self, session: Session) -> None:
+        self._forgetting.discard(session)
+        self._sessions.forget(session)
+
     def _submit_detach(self, session: Session) -> None:
+        if session in self._detaching:
+            return
+        self._detaching.add(session)
         at_ms = now_ms()
         self._writer.submit(
             DetachWrite(
-                ignore_outcome,
+                lambda _outcome: self._detaching.discard(session),
                 session=session,
                 expiry_s=session.expiry_s,
                 now_ms=at_ms,
@@ -71,8 +93,8 @@ class SessionManager:
         """Delete the expired sessions, and detach again those whose end Kafka did not store."""
         self._wills.sweep()
         for session in self._sessions.expired(now_ms()):
-            self._writer.submit(WipeWrite(ignore_outcome, session=session))
-            session.when_settled.append(partial(self._sessions.forget, session))
+            self._submit_wipe(session)
+            self._forget_when_settled(session)
         for session in self._sessions.never_detached():
             self._submit_detach(session)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
+from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
@@ -51,8 +52,11 @@ def now_ms() -> int:
 class WillScheduler:
     """The wills of the sessions of a process."""
 
-    def __init__(self, *, limits: LimitSettings, sessions: SessionStore, pipeline: IngestPipeline) -> None:
+    def __init__(
+        self, *, limits: LimitSettings, sessions: SessionStore, pipeline: IngestPipeline, access: AccessControl
+    ) -> None:
         self._limits = limits
+        self._access = access
         self._sessions = sessions
         self._pipeline = pipeline
         self._loop = asyncio.get_running_loop()
@@ -226,14 +230,20 @@ class WillScheduler:
     ) -> None:
         """Store the records of the will and the end. Raises DeliveryFailedError."""
         started_s, pipeline = self._loop.time(), self._pipeline
+        end: SessionWrite = WillWrite(ignore_outcome, session=session if session.durable else None)
+        if not is_taken:
+            end = self._end(session, session_ends=session_ends, is_detached=is_detached)
+        # `acl_file` may have changed since the client connected, which can be a day ago.
+        if not self._access.permits_will(
+            client_id=session.client_id, username=session.username, topic=will.topic, qos=will.qos
+        ):
+            self._submit(end)
+            return
         pipeline.metrics.wills += 1
         pipeline.metrics.messages_received[will.qos] += 1
         pipeline.metrics.payload_bytes += len(will.payload)
         context = IngestContext(session.client_id, now_ms(), session.username)
         translated = pipeline.translator.translate(will, context)
-        end: SessionWrite = WillWrite(ignore_outcome, session=session if session.durable else None)
-        if not is_taken:
-            end = self._end(session, session_ends=session_ends, is_detached=is_detached)
         if will.qos == 2:
 
             def on_refused(detail: str) -> Sequence[ProducerRecord]:

@@ -92,7 +92,9 @@ class SessionMigration:
         while True:
             leaving = self._leaving.get(client_id)
             if leaving is not None:
-                await asyncio.wait([leaving])
+                await asyncio.wait([leaving], timeout=_CLAIM_TIMEOUT_S)
+                if not leaving.done():
+                    raise SessionUnavailableError("the transfer to another process is not decided")
                 continue
             session = self._sessions.get(client_id)
             if session is not None:

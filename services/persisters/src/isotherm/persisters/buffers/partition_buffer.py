@@ -129,6 +129,10 @@ class PartitionBuffer:
 
     def skip_gap(self, first: int, lost: int) -> None:
         """Continue at the offset `first`: the `lost` offsets before it are gone from the topic."""
+        if self._gap is not None:
+            # Not counted yet: the records between both gaps have no outcome, or there are none.
+            lost += self._gap.lost
+            self._gap = None
         if not self.is_settled:
             self._gap = Gap(first, lost)
         else:
