@@ -59,7 +59,8 @@ def as_published(rows: DataFrame) -> DataFrame:
 
 
 def late_windows(given: DataFrame, scope: Scope, slide_ms: int | None = None) -> DataFrame:
-    return corrections.aggregate_late(given, [PRESENT], scope, 10_000, slide_ms)
+    made = corrections.aggregate(given, scope, 10_000, slide_ms)
+    return made.withColumn(JUDGED_BY, F.lit(str(PRESENT)))
 
 
 def untouched(published: DataFrame) -> DataFrame:
@@ -207,3 +208,26 @@ def test_groups_are_made_of_all_rows_of_a_window_with_late_readings(spark: Spark
     as_it_is = made.select(*corrections.GROUP_IDENTITY, numbers.alias("newest"))
     assert corrections.changed_groups(made, as_it_is).count() == 0
     assert corrections.changed_groups(made, as_it_is.limit(0)).count() == 1
+
+
+def test_a_window_takes_the_readings_that_were_late_for_its_original(spark: SparkSession) -> None:
+    """And all of them without an original row: readings that are on time now, in a window that is not made again."""
+    before = Judgement.of(Timeliness(1_000, 2_000, 3_000), "")
+    rows = [
+        ("d", 1.0, str(before)),
+        ("d", 2.0, str(before)),
+        ("d", 1.0, str(PRESENT)),
+        *(("d", value, corrections.ANY) for value in (1.0, 2.0)),
+        ("e", 3.0, str(before)),
+        ("e", 3.0, corrections.ANY),
+    ]
+    late = spark.createDataFrame(rows, f"device_id string, value double, {JUDGED_BY} string").withColumns(
+        {"metric": F.lit("m"), "event_time": F.timestamp_millis(F.lit(1))}
+    )
+    by_judgement = corrections.aggregate_late(late, [PRESENT, before], ALL, 10_000, None)
+    counts = {}
+    for judged_by in (PRESENT, before):
+        published_rows = known(spark, struct(3, 3.0), struct(3, 3.0)).withColumn(JUDGED_BY, F.lit(str(judged_by)))
+        fitting = corrections.of_their_originals(by_judgement, published_rows, PRESENT).collect()
+        counts[judged_by] = {row["device_id"]: row["count"] for row in fitting}
+    assert counts == {PRESENT: {"d": 1, "e": 1}, before: {"d": 2, "e": 1}}

@@ -27,6 +27,9 @@ NUMBERS = ("count", "sum", "mean", "min", "max", "stddev")
 JUDGED_BY = "judged_by"
 """Column with the text of the judgement by which the readings of a row were judged."""
 
+ANY = "any"
+"""In place of a judgement: a reading is late by it that was judged late by whatever settings."""
+
 _WINDOW = ("metric", "window_start", "window_end")
 _EXACT = ("device_count", "count", "min", "max")
 _TOLERANCE = 1e-9
@@ -85,10 +88,11 @@ def as_appended_to_input(late_records: DataFrame) -> DataFrame:
 def late_by(
     judgements: Sequence[Judgement], present: Judgement, reject_reason: Callable[[Judgement], Column]
 ) -> Column:
-    """Return the texts of those judgements by which a reading is late: an array column.
+    """Return the texts of those judgements by which a reading is late: an array column. ANY is one of them.
 
-    `reject_reason` gives the reason for which a reading is rejected by a judgement with the present condition `where`.
-    The other conditions are not known: by their judgements those readings are late that were judged late by them.
+    A reading that was judged late once, or is late by the `present` judgement, is late by ANY. `reject_reason` gives
+    the reason for which a reading is rejected by a judgement with the present condition `where`. Other conditions are
+    not known: by their judgements those readings are late that were judged late by them.
     """
 
     def is_late(judgement: Judgement) -> Column:
@@ -97,13 +101,16 @@ def late_by(
             return was_late
         return F.coalesce(reject_reason(judgement) == readings.LATE, F.lit(False))
 
-    return F.array_compact(F.array(*(F.when(is_late(one), F.lit(str(one))) for one in judgements)))
+    was_read = F.col("reading.device_id").isNotNull()
+    is_late_by_any = (was_read & F.col(JUDGED_BY).isNotNull()) | is_late(present)
+    texts = [F.when(is_late(one), F.lit(str(one))) for one in judgements]
+    return F.array_compact(F.array(*texts, F.when(is_late_by_any, F.lit(ANY))))
 
 
 def late_readings(decoded: DataFrame, late_by: Column) -> DataFrame:
     """Return the late readings in decoded records as their columns, with JUDGED_BY: by which judgement they are late.
 
-    Each reading is there once for each judgement of `late_by`. The late topic may hold a reading twice, and the input
+    Each reading is there once for each text of `late_by`. The late topic may hold a reading twice, and the input
     holds it, too: all copies have the same bytes.
     """
     row = F.transform(late_by, lambda judged: F.struct("value", "reading", judged.alias(JUDGED_BY)))
@@ -122,24 +129,27 @@ def judgements(published: DataFrame) -> set[Judgement]:
 def aggregate_late(
     late: DataFrame, judgements: Sequence[Judgement], scope: Scope, window_ms: int, slide_ms: int | None
 ) -> DataFrame:
-    """Return the windows of the scope over the readings of `late_readings`, by judgement (JUDGED_BY)."""
+    """Return the windows of the scope over the readings of `late_readings`, by judgement (JUDGED_BY), ANY included."""
 
-    def by(judgement: Judgement) -> DataFrame:
-        given = late.where(F.col(JUDGED_BY) == F.lit(str(judgement))) if len(judgements) > 1 else late
-        return aggregate(given, scope, window_ms, slide_ms).withColumn(JUDGED_BY, F.lit(str(judgement)))
+    def by(text: str) -> DataFrame:
+        given = late.where(F.col(JUDGED_BY) == F.lit(text))
+        return aggregate(given, scope, window_ms, slide_ms).withColumn(JUDGED_BY, F.lit(text))
 
-    return reduce(DataFrame.union, map(by, judgements))
+    return reduce(DataFrame.union, map(by, [*map(str, judgements), ANY]))
 
 
 def of_their_originals(late: DataFrame, published: DataFrame, present: Judgement) -> DataFrame:
     """Return those windows of `aggregate_late` whose readings were late for the window's original row.
 
-    A window without an original row takes the readings that are late by the `present` judgement.
+    A window without an original row takes the readings that are late by ANY: no row has them. Where the `present`
+    judgement calls them on time, its checkpoint does not publish the window, or there would be a row.
     """
     originals = published.where(F.col("original").isNotNull())
     known = originals.select(*AGGREGATE_IDENTITY, F.col(JUDGED_BY).alias("of_original"))
     both = late.join(known, list(AGGREGATE_IDENTITY), "left")
-    return both.where(F.col(JUDGED_BY) == F.coalesce("of_original", F.lit(str(present)))).drop("of_original")
+    fitting = both.where(F.col(JUDGED_BY) == F.coalesce("of_original", F.lit(ANY))).drop("of_original")
+    is_any = F.col(JUDGED_BY) == F.lit(ANY)
+    return fitting.withColumn(JUDGED_BY, F.when(is_any, F.lit(str(present))).otherwise(F.col(JUDGED_BY)))
 
 
 def aggregate(given: DataFrame, scope: Scope, window_ms: int, slide_ms: int | None) -> DataFrame:

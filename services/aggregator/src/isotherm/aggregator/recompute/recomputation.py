@@ -105,8 +105,12 @@ class Recomputation:
         else:
             known = known.withColumns({"is_rebuilt": F.lit(False), "is_incomplete": F.lit(False)})
         late = self._topics.late_readings(scope.span, judgements, input_topics or ())
-        late_windows = corrections.aggregate_late(late, judgements, scope, *length)
-        if len(judgements) > 1:
+        if len(judgements) == 1 and self._topics.late_judgements(scope.span) <= {str(present)}:
+            # As almost always: one judgement made all rows and all late readings.
+            late = late.where(F.col(JUDGED_BY) == F.lit(str(present)))
+            late_windows = corrections.aggregate(late, scope, *length).withColumn(JUDGED_BY, F.lit(str(present)))
+        else:
+            late_windows = corrections.aggregate_late(persisted(end, late), judgements, scope, *length)
             late_windows = corrections.of_their_originals(late_windows, known, present)
         rows = persisted(end, corrections.merged(known, late_windows))
         counts = rows.agg(

@@ -50,6 +50,14 @@ class TopicReader:
         late_by = corrections.late_by(judgements, self._settings.judgement, lambda one: self._reason(ids, one))
         return _measured_within(corrections.late_readings(decoded, late_by), span)
 
+    def late_judgements(self, span: Span) -> set[str]:
+        """Return by which judgements readings of the late topic were late, those of the span among them.
+
+        Runs a Spark job. Raises BrokerError.
+        """
+        records = corrections.as_appended_to_input(self.records([self._settings.late_topic], self._begin_ms(span)))
+        return {row[0] for row in records.select(corrections.JUDGED_BY).distinct().collect()} - {None}
+
     def new_late_windows(self, begin: Mapping[Partition, int], end: Mapping[Partition, int]) -> dict[int, int]:
         """Return how many late readings lie between offsets of the late topic, by the start of their window (epoch ms).
 
