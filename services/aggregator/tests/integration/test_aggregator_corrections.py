@@ -158,7 +158,11 @@ def test_a_raised_lateness_doubles_and_loses_no_late_reading(
     with Process(topics, tmp_path / "after", free_port(), **settings) as process:
         wait_for(lambda: is_right(given, whole), "every window", process)
         wait_for(lambda: process.metrics().get(WAITING) == 0 and has_no_lag(process, topics), "rest", process)
-        wait_for(lambda: all(row["window_end"] <= final_ms(process) for row in newest(given).values()), "end", process)
+        wait_for(
+            lambda: all(checker.epoch_ms(row["window_end"]) <= final_ms(process) for row in newest(given).values()),
+            "end",
+            process,
+        )
         assert process.terminate() == 0
     assert is_right(given, whole)
     by_settings = Counter(headers(one)[JUDGED_BY].split()[0] for one in topics.read(topics.output))
