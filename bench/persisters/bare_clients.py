@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import psycopg
+import psycopg.adapt
 import pyarrow.parquet as pq
 from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
@@ -32,6 +34,7 @@ from elasticsearch import Elasticsearch, OrjsonSerializer
 from hazelcast.client import HazelcastClient
 from hazelcast.core import HazelcastJsonValue
 from hazelcast.proxy.ringbuffer import OVERFLOW_POLICY_OVERWRITE
+from psycopg._copy_base import format_row_text
 
 import workload
 from isotherm import kcql
@@ -41,8 +44,11 @@ from isotherm.persisters.records.documents import to_json
 from isotherm.persisters.records.projection import Projector
 from isotherm.persisters.sinks.arrow.tables import Columns, Placed
 from isotherm.persisters.sinks.cassandra.binding import write_time_us
+from isotherm.persisters.sinks.postgresql import sql
+from isotherm.persisters.sinks.postgresql.values import converter
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack.servers.postgresql import Postgresql
 
 IN_FLIGHT = workload.PARTITIONS
 CASSANDRA_IN_FLIGHT = 256
@@ -198,6 +204,50 @@ def _pipelined(send: Callable[[Any], Any], batches: Sequence[Any]) -> None:
         future.result()
 
 
+def postgresql_forms(batches: Batches, address: str) -> Mapping[str, Write]:
+    """`COPY` into the table, a transaction for each batch: of tuples, and of the bytes that these become."""
+    names = list(batches[0][0].values or {})
+    types = {name: sql.sql_type(avro) for name, avro in batches[0][0].plan.fields.items()}
+    convert = [converter(types[name]) for name in names]
+    tuples = [
+        [tuple(one(value) for one, value in zip(convert, (row.values or {}).values(), strict=True)) for row in batch]
+        for batch in batches
+    ]
+    url = f"postgresql://{Postgresql.user}:{Postgresql.password}@{address}/{Postgresql.database}"
+    connections = [psycopg.connect(url) for _ in range(IN_FLIGHT)]
+    transformer = psycopg.adapt.Transformer(connections[0])
+    bodies = [_copied(batch, transformer) for batch in tuples]
+
+    def form(prepared: Sequence[Any], write: Callable[[psycopg.Copy, Any], None]) -> Write:
+        def write_some(target: str, number: int) -> None:
+            statement = f"COPY {sql.quoted(target)} ({sql.names(names)}) FROM STDIN".encode()
+            for batch in prepared[number::IN_FLIGHT]:
+                connection = connections[number]
+                with connection.transaction(), connection.cursor() as cursor, cursor.copy(statement) as copy:
+                    write(copy, batch)
+
+        def write_all(target: str) -> None:
+            with ThreadPoolExecutor(IN_FLIGHT) as pool:
+                for _ in pool.map(lambda number: write_some(target, number), range(IN_FLIGHT)):
+                    pass
+
+        return write_all
+
+    def write_rows(copy: psycopg.Copy, batch: Sequence[tuple[Any, ...]]) -> None:
+        for row in batch:
+            copy.write_row(row)
+
+    return {"copy": form(tuples, write_rows), "copy of bytes": form(bodies, lambda copy, body: copy.write(body))}
+
+
+def _copied(batch: Sequence[tuple[Any, ...]], transformer: Any) -> bytes:
+    """Return the bytes that psycopg itself makes of rows."""
+    made = bytearray()
+    for row in batch:
+        format_row_text(row, transformer, made)
+    return bytes(made)
+
+
 def parquet_forms(batches: Batches, _address: str) -> Mapping[str, Write]:
     """`write_table` of tables that are ready, with the columns that the sink writes; synchronised, as a store is."""
     columns = Columns()
@@ -221,6 +271,7 @@ FORMS = {
     "elasticsearch": elasticsearch_forms,
     "cassandra": cassandra_forms,
     "hazelcast": hazelcast_forms,
+    "postgresql": postgresql_forms,
     "kafka": parquet_forms,
 }
 

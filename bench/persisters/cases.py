@@ -47,6 +47,19 @@ def _parquet(_stack: Stack) -> Sequence[str]:
     return [f"url={targets.ARCHIVE.as_uri()}", f"batch.size={_PARQUET_BATCH}", "linger.ms=500"]
 
 
+def _postgresql(stack: Stack) -> Sequence[str]:
+    server = stack.postgresql
+    return [
+        "host=127.0.0.1",
+        f"port={server.port}",
+        f"database={server.database}",
+        f"username={server.user}",
+        f"password={server.password}",
+        f"batch.size={_POSTGRESQL_BATCH}",
+    ]
+
+
+_POSTGRESQL_BATCH = 5_000
 _PARQUET_BATCH = 50_000
 _CASSANDRA_FORMS = ("execute_concurrent", "callbacks", "unlogged batches")
 CASES = (
@@ -116,6 +129,20 @@ CASES = (
         targets.RingBuffer,
         "INSERT INTO {target} SELECT * FROM {topic} WITHFORMAT JSON STOREAS RING_BUFFER",
         _hazelcast,
+    ),
+    Case(
+        "postgresql",
+        "postgresql",
+        "postgresql",
+        "SensorReading",
+        100_000,
+        _POSTGRESQL_BATCH,
+        ("copy", "copy of bytes"),
+        0.85,
+        targets.PostgresqlTable,
+        "INSERT INTO {target} SELECT * FROM {topic}",
+        _postgresql,
+        every_form=True,
     ),
     # Files need no server; the one that is measured is Kafka, which the persister reads from. It stays to the end.
     Case(

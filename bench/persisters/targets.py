@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Protocol
 
+import psycopg
 import pyarrow.parquet as pq
 from cassandra.cluster import Cluster
 from elasticsearch import Elasticsearch
@@ -18,6 +19,8 @@ import workload
 from bare_clients import KEYSPACE
 from isotherm.persisters.sinks.cassandra import cql
 from isotherm.persisters.sinks.elasticsearch.indices.mapping import properties
+from isotherm.persisters.sinks.postgresql import sql
+from isotherm.stack.servers.postgresql import Postgresql
 
 DAY = "2026.01.01"
 """All records of the bench are of this day."""
@@ -143,6 +146,34 @@ class RingBuffer(HazelcastMap):
     def drop(self, name: str) -> None:
         """As for every target."""
         self._client.get_ringbuffer(name).destroy()
+
+
+class PostgresqlTable:
+    """A table with the columns and the primary key that AUTOCREATE gives it."""
+
+    def __init__(self, address: str) -> None:
+        url = f"postgresql://{Postgresql.user}:{Postgresql.password}@{address}/{Postgresql.database}"
+        self._connection = psycopg.connect(url, autocommit=True)
+
+    def create(self, name: str, chosen: workload.Workload) -> str:
+        """As for every target."""
+        identity = isotherm.schemas.schema(chosen.record, 1)["isotherm.identity"]
+        self._connection.execute(sql.create_table("public", name, columns(chosen), identity, None).encode())
+        return name
+
+    def count(self, name: str) -> int:
+        """As for every target."""
+        found = self._connection.execute(f"SELECT count(*) FROM {sql.quoted(name)}".encode()).fetchone()
+        assert found is not None
+        return int(found[0])
+
+    def drop(self, name: str) -> None:
+        """As for every target."""
+        self._connection.execute(f"DROP TABLE {sql.quoted(name)}".encode())
+
+    def close(self) -> None:
+        """As for every target."""
+        self._connection.close()
 
 
 class ParquetFiles:

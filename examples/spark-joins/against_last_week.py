@@ -55,7 +55,7 @@ def start(topics: Topics) -> StreamingQuery:
         topics.readings()
         .writeStream.queryName("against-last-week")
         .foreachBatch(compare)
-        .option("checkpointLocation", str(settings.checkpoint_dir.absolute() / "against-last-week"))
+        .option("checkpointLocation", f"{settings.checkpoint_dir}/against-last-week")
         .trigger(processingTime=f"{settings.trigger_ms} milliseconds")
         .start()
     )

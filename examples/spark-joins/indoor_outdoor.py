@@ -50,7 +50,7 @@ def start(topics: Topics) -> StreamingQuery:
         .writeStream.queryName("indoor-outdoor")
         .format("kafka")
         .options(**topics.result_options())
-        .option("checkpointLocation", str(settings.checkpoint_dir.absolute() / "indoor-outdoor"))
+        .option("checkpointLocation", f"{settings.checkpoint_dir}/indoor-outdoor")
         .trigger(processingTime=f"{settings.trigger_ms} milliseconds")
         .start()
     )

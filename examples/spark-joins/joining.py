@@ -19,6 +19,7 @@ from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
 from isotherm.aggregator.spark.devices_table import end_offsets_by_number, read_devices, registered_ids
 from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS, SOURCE_OPTIONS, java_options, redacted
+from isotherm.aggregator.spark.work_folder import work_folder
 from isotherm.schemas import schema, versions
 from isotherm.servicekit import lifecycle, logs
 from isotherm.servicekit.avro import SchemaRegistry
@@ -120,15 +121,16 @@ def main(description: str, start: Callable[[Topics], StreamingQuery]) -> int:
 
 
 def _run(settings: JoinSettings, stop: Stop, start: Callable[[Topics], StreamingQuery]) -> int:
-    spark = session.Spark(settings, settings.checkpoint_dir.absolute() / "spark")
-    try:
-        query = start(Topics(spark.session, settings))
-        while query.isActive and not stop.wait(_POLL_S):
-            pass
-        if not query.isActive:
-            _log.error("query failed", trace=redacted(str(query.exception()), java_options(settings.kafka)))
-            return Exit.FAILED
-        query.stop()
-        return Exit.OK
-    finally:
-        spark.stop()
+    with work_folder(settings) as folder:
+        spark = session.Spark(settings, folder)
+        try:
+            query = start(Topics(spark.session, settings))
+            while query.isActive and not stop.wait(_POLL_S):
+                pass
+            if not query.isActive:
+                _log.error("query failed", trace=redacted(str(query.exception()), java_options(settings.kafka)))
+                return Exit.FAILED
+            query.stop()
+            return Exit.OK
+        finally:
+            spark.stop()

@@ -28,11 +28,12 @@ from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 from isotherm.stack.java import find_java
+from isotherm.stack.kafka.access import ADMIN, PROTOCOL, Decision
 from isotherm.stack.ports import Ports
-from isotherm.stack.servers.kafka_access import ADMIN, PROTOCOL, Decision
 from isotherm.stack.stack import Stack, stop_all
 
-WITHIN_S = 240.0
+WITHIN_S = 300.0
+_POLL_S = 1.0
 CONNECTORS = "persisters/coap-to-hazelcast,persisters/acl-*,coap-ingest/coap-source"
 WORKER_GROUPS = "persisters/sinks"
 SERVICES = tuple(sorted(merged([access()])))
@@ -43,7 +44,7 @@ def until(what: str, holds: Callable[[], bool]) -> None:
     limit = time.monotonic() + WITHIN_S
     while not holds():
         assert time.monotonic() < limit, f"{what}: not within {WITHIN_S} s"
-        threading.Event().wait(0.2)
+        threading.Event().wait(_POLL_S)
 
 
 class AclWorld:
@@ -60,7 +61,7 @@ class AclWorld:
             ports=DemoPorts.free(),
             load=Load(devices=4, rate_per_s=40, qos="1:1,2:1", late_share=0, coap_rate_per_s=5),
             examples=_examples(folder / "examples"),
-            overrides={"aggregator": {"corrections.interval_ms": 2_000}},
+            overrides={"aggregator": {"corrections.interval_ms": 10_000}},
             environments={worker: self._login_of(worker) for worker in _SERVICE_OF},
         )
         self.console = f"http://127.0.0.1:{self.system.ports.pages}"

@@ -10,7 +10,7 @@ import pytest
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import S3Store
 
-from isotherm.stack.servers.s3 import S3
+from isotherm.stack.servers.storage.s3 import S3
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

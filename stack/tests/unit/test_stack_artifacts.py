@@ -12,10 +12,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.stack.artifacts import (
-    BENCH_SETS,
-    DOCS_SETS,
-    LONG_SETS,
-    SETS,
+    ALL_SETS,
     ArtifactError,
     Artifacts,
     check_files,
@@ -174,9 +171,8 @@ def test_missing_and_extra_files_are_named(tmp_path: Path, present: list[str], m
 
 def test_every_committed_manifest_can_be_read_and_spark_has_its_six_jars() -> None:
     folder = Path(__file__).parents[2] / "src" / "isotherm" / "stack" / "manifests"
-    sets = (*SETS, *LONG_SETS, *BENCH_SETS, *DOCS_SETS)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(sets)
-    manifests = {name: parse_manifest((folder / name / "sha256").read_text()) for name in sets}
+    assert sorted(path.name for path in folder.iterdir()) == sorted(ALL_SETS)
+    manifests = {name: parse_manifest((folder / name / "sha256").read_text()) for name in ALL_SETS}
     assert all(manifests.values())
     assert sorted(manifests["spark"]) == [
         "commons-pool2-2.12.0.jar",

@@ -10,9 +10,9 @@ import pytest
 
 from isotherm.stack import ports
 from isotherm.stack.clusters import CLUSTERS, Nodes
+from isotherm.stack.kafka import metadata
+from isotherm.stack.kafka.metadata import Metadata, Partition
 from isotherm.stack.ports import Ports
-from isotherm.stack.servers import kafka_metadata
-from isotherm.stack.servers.kafka_metadata import Metadata, Partition
 from isotherm.stack.stack import Stack
 
 
@@ -78,9 +78,9 @@ def test_metadata_is_decoded_with_leaders_and_copies() -> None:
     topics = struct.pack(">ih", 1, 0) + text("t") + struct.pack(">?i", False, 1) + partition
     answer = struct.pack(">ii", 1, 2) + brokers + struct.pack(">i", 1) + topics
 
-    assert kafka_metadata.decode(answer) == Metadata(
+    assert metadata.decode(answer) == Metadata(
         frozenset({1, 3}), {("t", 0): Partition(3, frozenset({1, 3}), frozenset({3}))}
     )
     with pytest.raises(struct.error):
-        kafka_metadata.decode(answer[:-1])
-    assert kafka_metadata.request(()).hex() == "0000000e0003000100000001ffff00000000"
+        metadata.decode(answer[:-1])
+    assert metadata.request(()).hex() == "0000000e0003000100000001ffff00000000"

@@ -170,9 +170,7 @@ class Harness:
                 },
             }
         )
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
-        self._open.callback(os.close, lock)
-        spark = session.Spark(chosen, folder / "spark", lock)
+        spark = session.Spark(chosen, folder / "spark")
         self._open.callback(spark.stop)
         return spark.session
 

@@ -30,6 +30,10 @@ def test_a_pattern_that_is_none_or_means_something_else_in_java(pattern: str) ->
         compiled(pattern)
 
 
+def test_look_around_as_users_of_connect_write_it() -> None:
+    assert matching(r"(?!.*-raw$)t.*", ["t-raw", "t-clean", "u"]) == ["t-clean"]
+
+
 @pytest.mark.parametrize("pattern", [r"[\[t]", "[^a]", "t&&|t", r"[s\]t]", r"\[?t"])
 def test_brackets_that_mean_the_same_in_java(pattern: str) -> None:
     assert matching(pattern, ["t", "tt", "__t"]) == ["t"]

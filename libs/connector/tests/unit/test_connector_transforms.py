@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -187,9 +188,14 @@ ALL = {"identity": "device,at", "event_time": "at", "revision": "n"}
         ("InsertField$Value", {"topic_field": "topic"}, ALL),
         ("ReplaceField$Value", {"renames": "at:t,n:r"}, {"identity": "device,t", "event_time": "t", "revision": "r"}),
         ("ReplaceField$Value", {"exclude": "device"}, {"event_time": "at", "revision": "n"}),
+        # The field of the name is another one after it: rows of different devices must not become one.
+        ("ReplaceField$Value", {"exclude": "device", "renames": "note:device"}, {"event_time": "at", "revision": "n"}),
+        ("ReplaceField$Value", {"renames": "device:note,note:device"}, {**ALL, "identity": "note,at"}),
+        ("ReplaceField$Value", {"renames": "absent:device"}, {"event_time": "at", "revision": "n"}),
         ("MaskField$Value", {"fields": "device"}, {"event_time": "at", "revision": "n"}),
         ("MaskField$Value", {"fields": "note"}, ALL),
         ("Cast$Value", {"spec": "n:int8"}, {"identity": "device,at", "event_time": "at"}),
+        ("Cast$Value", {"spec": "n:int64,device:string"}, ALL),
         ("TimestampConverter$Value", {"field": "at", "target_type": "Date"}, {"revision": "n"}),
         ("Flatten$Value", {}, ALL),
     ],
@@ -197,6 +203,93 @@ ALL = {"identity": "device,at", "event_time": "at", "revision": "n"}
 def test_what_the_schema_declares_follows_the_fields(kind: str, options: dict[str, str], left: dict[str, str]) -> None:
     """Masked devices must not become one device: without an identity, rows get ids of topic, partition and offset."""
     assert declared(kind, **options) == left
+
+
+DATE_OF_DAYS = {"type": "int", "logicalType": "date"}
+
+
+@pytest.mark.parametrize(
+    ("avro", "value", "target", "stays"),
+    [
+        ("int", 1, "int64", True),
+        ("boolean", True, "int8", True),
+        ("float", 1.5, "float64", True),
+        ("string", "1", "string", True),
+        (DATE_OF_DAYS, 1, "int64", True),
+        ("float", 1.5, "int64", False),
+        ("double", 1.5, "int64", False),
+        ("double", 1.5, "float32", False),
+        ("string", "1", "int64", False),
+        ("string", "1.0", "float64", False),
+        ("long", 2**40, "int32", False),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, Decimal("1.25"), "int64", False),
+    ],
+)
+def test_an_identity_ends_with_a_cast_that_may_make_two_values_one(
+    avro: Any, value: Any, target: str, stays: bool
+) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "id", "type": avro}], "isotherm.identity": "id"}
+    made = chain(config("Cast$Value", spec=f"id:{target}")).apply(message({"id": value}, schema))
+    assert made is not None
+    assert ("isotherm.identity" in made.value_schema) is stays
+
+
+def test_a_date_may_be_a_number_of_days() -> None:
+    """As the decoder of JSON Schema gives it."""
+    schema = {"type": "record", "name": "R", "fields": [{"name": "d", "type": DATE_OF_DAYS}]}
+    for kind, options, expected in (
+        ("Cast$Value", {"spec": "d:int32"}, 20_454),
+        ("Cast$Value", {"spec": "d:string"}, "2026-01-01"),
+        ("TimestampConverter$Value", {"field": "d", "target_type": "string", "format": "yyyy-MM-dd"}, "2026-01-01"),
+        ("TimestampConverter$Value", {"field": "d", "target_type": "unix"}, 20_454 * 86_400_000),
+    ):
+        for value in (20_454, date(2026, 1, 1)):
+            made = chain(config(kind, **options)).apply(message({"d": value}, schema))
+            assert made is not None
+            assert made.value == {"d": expected}
+
+
+@pytest.mark.parametrize("operation", ["copy", "move"])
+def test_a_header_gets_the_default_of_a_field_that_is_null(operation: str) -> None:
+    for replaced, expected in (("true", "none"), ("false", None)):
+        given = config("HeaderFrom$Value", fields="note", headers="h", operation=operation)
+        made = chain({**given, "transforms.a.replace.null.with.default": replaced}).apply(
+            message({**VALUE, "note": None})
+        )
+        assert made is not None
+        assert made.headers == (("h", expected),)
+
+
+@pytest.mark.parametrize(
+    ("literal", "value"),
+    [
+        ("east", "east"),
+        ("true", True),
+        ("null", None),
+        ("7", 7),
+        ("-9223372036854775808", -(2**63)),
+        ("9223372036854775808", 9.223372036854775807e18),
+        ("1.0", 1),
+        ("2.5", 2.5),
+        ("1e300", 1e300),
+        ("12.3.4", "12.3.4"),
+        ("-", "-"),
+        ('"7"', '"7"'),
+        ("[1, 2]", [1, 2]),
+        ("[1", "[1"),
+        ('{"a": 1}', {"a": 1}),
+        ("2026-01-31", date(2026, 1, 31)),
+        ("12:30:00.500Z", time(12, 30, 0, 500_000)),
+        ("2026-01-31T12:30:00.500Z", datetime(2026, 1, 31, 12, 30, 0, 500_000, UTC)),
+        ("1e400", Decimal("1e400")),
+    ],
+)
+def test_the_literal_of_a_header_says_its_type(literal: str, value: Any) -> None:
+    """As a real worker infers it; a quoted text keeps its quotes."""
+    made = chain(config("InsertHeader", header="h", value_literal=literal)).apply(message())
+    assert made is not None
+    ((_, found),) = made.headers
+    assert (type(found), found) == (type(value), value)
 
 
 def test_null_in_an_optional_field_with_a_default_counts_as_the_default_unless_told_otherwise() -> None:

@@ -363,3 +363,73 @@ def test_a_record_that_the_caller_could_not_produce_is_noted(producer: LoopProdu
     assert not fatal
     failure = KafkaException(KafkaError(KafkaError._FATAL))
     assert [producer.note_refused(failure)] == fatal == [failure.args[0]]
+
+
+class ScriptedDirect:
+    """Another way into a producer: its reports are drained when the producer was polled."""
+
+    def __init__(self, scripted: ScriptedProducer) -> None:
+        self._scripted = scripted
+        self.due: list[Callable[[], None]] = []
+        self.polls: list[int] = []
+        """How often the producer had been polled at each call that found reports."""
+
+    def drain(self) -> int:
+        due, self.due = self.due, []
+        if due:
+            self.polls.append(self._scripted.polls)
+        for report in due:
+            report()
+        return len(due)
+
+
+async def test_reports_of_another_way_are_drained_after_a_poll(
+    producer: LoopProducer, scripted: ScriptedProducer
+) -> None:
+    direct = ScriptedDirect(scripted)
+    producer.use_direct(lambda _made: direct)
+    assert producer.direct is direct
+    producer.count_produced(1)
+    direct.due.append(lambda: producer.count_reported(1))
+    await producer.drain()
+    assert direct.polls == [1]
+
+
+async def test_a_report_of_another_way_that_raises_is_counted_and_the_next_ones_come(
+    producer: LoopProducer, scripted: ScriptedProducer
+) -> None:
+    direct, failures = ScriptedDirect(scripted), list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context["exception"]))
+
+    def broken() -> None:
+        direct.due.append(lambda: producer.count_reported(1))
+        raise ValueError("a fault")
+
+    producer.use_direct(lambda _made: direct)
+    producer.count_produced(1)
+    direct.due.append(broken)
+    await producer.drain()
+    assert producer.failed_reports == 1
+    assert [str(failure) for failure in failures] == ["a fault"]
+
+
+async def test_the_other_way_into_a_replaced_producer_is_drained_until_it_is_empty(
+    producer: LoopProducer, scripted: ScriptedProducer
+) -> None:
+    ways: dict[object, ScriptedDirect] = {}
+
+    def make(made: Any) -> ScriptedDirect:
+        ways[made] = ScriptedDirect(made)
+        return ways[made]
+
+    producer.use_direct(make)
+    scripted.waiting.append(lambda _error, _message: None)
+    producer.count_produced(1)
+    replacement = ScriptedProducer()
+    producer.replace(cast(Producer, replacement))
+    assert producer.direct is ways[replacement]
+    await until(lambda: replacement.polls)
+    ways[scripted].due.append(lambda: producer.count_reported(1))
+    scripted.report(KafkaError(KafkaError._PURGE_QUEUE))
+    await producer.drain()
+    assert len(ways[scripted].polls) == 1

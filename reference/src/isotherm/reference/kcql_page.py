@@ -47,8 +47,8 @@ _RULES = """- Keywords have any case. `--` after a blank begins a comment.
 - A connector refuses a clause that it does not use, when it checks its configuration."""
 
 _CONDITIONS = """`WHERE` keeps the records of which its condition is true. The others are counted as `filtered`, with
-the reason `where`: in the counts of a sink, and in the metrics `filtered_readings` of the MQTT
-proxy and `records_filtered` of CoAP.
+the reason `where`: in the counts of a sink, and in the metric `readings_filtered` of the MQTT
+proxy, of CoAP and of the aggregator.
 
 | condition | true when |
 |---|---|

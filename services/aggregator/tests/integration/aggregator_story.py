@@ -138,12 +138,21 @@ class Story:
         run.killed_jvm = first.jvm_pids()[0]
         first.kill()
         run.windows_before_kill = len({message.key() for message in topics.read(topics.output)})
-        second, third = self.start(), self.start()
-        wait_for(lambda: second.ready().get("ready", False) or third.ready().get("ready", False), "readiness")
-        # The first process that gets the lock of the killed JVM runs. The other one waits for it.
-        second, third = (second, third) if second.ready().get("ready") else (third, second)
+        # Kafka gives the lease of the killed process to one of them. The other one waits for it.
+        second, third = self.active_first(self.start(), self.start())
         run.second_instance_said = str(third.ready())
         return second, third
+
+    def active_first(self, one: Process, other: Process) -> tuple[Process, Process]:
+        """Wait until one of two processes is ready, which holds the lease; return it before the other."""
+        active: list[Process] = []
+
+        def is_known() -> bool:
+            active[:] = [process for process in (one, other) if process.ready().get("ready", False)]
+            return len(active) == 1
+
+        wait_for(is_known, "readiness of one process", one)
+        return (one, other) if active == [one] else (other, one)
 
     def restart_kafka(self) -> None:
         """Restart the broker, and add a topic with a new schema version that matches the pattern of the input."""
@@ -172,18 +181,24 @@ class Story:
         groups = checker.expected_groups(expected, run.devices, ATTRIBUTES)
         wait_for(lambda: len({m.key() for m in topics.read(topics.grouped)}) >= len(groups), f"{what}: groups", process)
 
-    def stop_with_open_windows(self, process: Process) -> None:
-        """Stop a process while windows are open, and record its results."""
+    def stop_with_open_windows(self, process: Process, standby: Process) -> None:
+        """Stop a process while windows are open, and record its results with those of the standby.
+
+        The standby may have written for a while before, too: nothing keeps the lease where it is.
+        """
         run, topics = self.run, self.run.topics
         wait_for(lambda: lag(process, topics) == 0, "both queries at the end", process)
         ahead = make_v2(self.registry.encoder(topics.later, reading_v2()), "ahead", 5, now_ms() + AHEAD_MS)
         run.records += ahead
         self.produce(ahead, topics.later)
         wait_for(lambda: process.metrics()[f"{PREFIX}state_rows"] == len(ahead), "the last windows", process)
-        run.metrics = process.metrics()
+        of_both = process.metrics(), standby.metrics()
+        run.metrics = {name: sum(each.get(name, 0) for each in of_both) for name in {*of_both[0], *of_both[1]}}
         run.exit_code = process.terminate()
-        run.log = process.log_text()
-        run.statuses = topics.statuses(avro.Decoder(self.registry), process.pid)
+        run.log = standby.log_text() + process.log_text()
+        run.statuses = [
+            status for pid in (standby.pid, process.pid) for status in topics.statuses(avro.Decoder(self.registry), pid)
+        ]
         run.open_at_stop = run.expected_windows().keys() - run.window_keys()
 
 

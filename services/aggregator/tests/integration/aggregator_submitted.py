@@ -26,10 +26,11 @@ _QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 
 
-def printed_line(master: str) -> str:
-    """The line of the page that submits to a master."""
+def printed_line(master: str, checkpoint: str = "") -> str:
+    """The line of the page that submits to a master, with a checkpoint that it names or without one."""
     blocks: list[str] = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    (found,) = (block for block in blocks if block.startswith("spark-submit") and f'--master "{master}"' in block)
+    fitting = (block for block in blocks if block.startswith("spark-submit") and f'--master "{master}"' in block)
+    (found,) = (block for block in fitting if (f"checkpoint_dir={checkpoint}" in block) == bool(checkpoint))
     return found
 
 
@@ -40,15 +41,21 @@ class Submitted(Process):
     """
 
     def __init__(
-        self, line: str, topics: Topics, checkpoint: Path, ports: tuple[int, int], defaults: Mapping[str, str]
+        self,
+        line: str,
+        topics: Topics,
+        checkpoint: Path,
+        ports: tuple[int, int],
+        defaults: Mapping[str, str],
+        **settings: object,
     ) -> None:
         self.port, self.ui_port = ports
         self.folder = checkpoint
         self.log = checkpoint.with_suffix(f".{self.port}.log")
         work = checkpoint.with_suffix(".submitted")
         work.mkdir()
-        settings = {"advance_when_idle": False, "group_attributes": "", "http.port": self.port}
-        given = settings_of(topics, checkpoint, **settings, **{"spark.ui_port": self.ui_port})[1::2]
+        chosen = {"advance_when_idle": False, "group_attributes": "", "http.port": self.port, **settings}
+        given = settings_of(topics, checkpoint, **chosen, **{"spark.ui_port": self.ui_port})[1::2]
         pairs = (each.partition("=") for each in given)
         lines = [f"{key} = {json.dumps(value)}\n" for key, _, value in pairs if key not in _OF_THE_JVM]
         (work / "aggregator.toml").write_text("".join(lines), encoding="utf-8")

@@ -274,16 +274,18 @@ class Process:
         return [line["jvm_pid"] for line in lines]
 
 
-def wait_for(condition: Callable[[], bool], what: str, process: Process | None = None) -> None:
+def wait_for(
+    condition: Callable[[], bool], what: str, process: Process | None = None, timeout_s: float = DEADLINE_S
+) -> None:
     """Poll a condition of another process until it holds."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + timeout_s
 
     def tail() -> str:
         return process.log_text()[-3_000:] if process else ""
 
     while not condition():
         assert process is None or process.is_running(), f"the aggregator ended while waiting for {what}:\n{tail()}"
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}:\n{tail()}"
+        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}:\n{tail()}"
         # Between two questions to another process, which has no way to call us. Most of them read whole topics: asked
         # more often, they would take from the aggregator the processor that it needs to get there.
         time.sleep(_POLL_S)

@@ -66,7 +66,9 @@ def run(
         story.restart_kafka()
         story.commit_open_transaction(open_one)
         story.wait_for_outputs(second, "every window")
-        story.stop_with_open_windows(second)
+        # Kafka may have given the lease to the other one when it came back.
+        second, third = story.active_first(second, third)
+        story.stop_with_open_windows(second, third)
         story.wait_for_outputs(third, "the windows left open, from an idle input")
         run.dropped_by_last = third.metrics()[DROPPED]
         third.terminate()
@@ -161,8 +163,11 @@ def test_the_status_tells_of_the_work(run: Run) -> None:
     assert "RUNNING" in {status["state"] for status in run.statuses}
     counts = run.statuses[-1]["counts"]
     expected = {r.category for r in run.records} - {"on-time", "late"}
-    assert counts["late_records"] > 0
-    assert 0 < counts["dead_letters"] <= sum(r.category in expected for r in run.records)
+    most = {
+        name: max(status["counts"].get(name, 0) for status in run.statuses) for name in ("late_records", "dead_letters")
+    }
+    assert most["late_records"] > 0
+    assert 0 < most["dead_letters"] <= sum(r.category in expected for r in run.records)
     assert counts["watermark_ms"] > 1_700_000_000_000
     assert {"windows_batch_ms", "windows_rows_per_second", "state_rows", "rejects_batch_ms"} <= counts.keys()
     told = next(status["lag"] for status in reversed(run.statuses) if status["lag"])
@@ -170,7 +175,7 @@ def test_the_status_tells_of_the_work(run: Run) -> None:
 
 
 def test_a_second_instance_waits_for_the_checkpoint(run: Run) -> None:
-    assert "still holds" in run.second_instance_said
+    assert "held by" in run.second_instance_said
 
 
 def test_the_jvm_dies_with_its_driver(run: Run) -> None:
@@ -226,7 +231,8 @@ def test_recompute_puts_the_late_readings_into_their_windows(run: Run) -> None:
 
 
 def test_a_topic_that_joins_the_input_is_part_of_the_checkpoint(run: Run) -> None:
-    kept = json.loads((run.folder / "fingerprint.json").read_text(encoding="utf-8"))
+    (state,) = (run.folder / "service").glob("*.json")
+    kept = json.loads(state.read_text(encoding="utf-8"))["fingerprint"]
     assert kept["input topic ids"].keys() == {run.topics.input, run.topics.later}
 
 
@@ -257,7 +263,13 @@ def waiting(
     with ExitStack() as end:
         yield {
             name: end.enter_context(
-                Process(topics, tmp_path_factory.mktemp("waiting") / "checkpoint", free_port(), **settings)
+                Process(
+                    topics,
+                    tmp_path_factory.mktemp("waiting") / "checkpoint",
+                    free_port(),
+                    # Of one name only one would get so far.
+                    **{"name": f"{topics.name}-{name}", **settings},
+                )
             )
             for name, (settings, *_) in MISSING.items()
         }

@@ -104,10 +104,8 @@ def _small_spark(folder: Path) -> Iterator[SparkSession]:
             },
         }
     )
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
-    started = session.Spark(chosen, folder / "spark", lock)
+    started = session.Spark(chosen, folder / "spark")
     try:
         yield started.session
     finally:
         started.stop()
-        os.close(lock)

@@ -44,7 +44,7 @@ class SilentAdmin:
 def test_every_question_waits_as_long_as_the_owner_says(timeout_s: float) -> None:
     admin = SilentAdmin()
     broker = Broker(cast(AdminClient, admin), cast(Consumer, None), timeout_s)
-    by_pattern = AggregatorSettings(checkpoint_dir=Path("c"), jars_dir=Path("j"), input_pattern="t")
+    by_pattern = AggregatorSettings(checkpoint_dir="c", jars_dir=Path("j"), input_pattern="t")
     questions = (
         broker.cluster_id,
         lambda: broker.topic_ids(["t"]),
@@ -65,7 +65,7 @@ def test_recompute_waits_longer_than_the_service_which_asks_again(monkeypatch: p
         raise BrokerError("Kafka does not answer")
 
     monkeypatch.setattr(recompute, "open_broker", open_broker)
-    settings = AggregatorSettings(checkpoint_dir=Path("c"), jars_dir=Path("j"))
+    settings = AggregatorSettings(checkpoint_dir="c", jars_dir=Path("j"))
     with pytest.raises(BrokerError):
         recompute.recompute(settings, Span(0, 1), settled_ms=0, dry_run=True)
     assert waits[0] > REQUEST_TIMEOUT_S

@@ -20,7 +20,7 @@ def settings_of(folder: Path, archive: Path | None) -> AggregatorSettings:
     for jar in gateway.JARS:
         (folder / f"{jar}1.jar").touch()
     return AggregatorSettings(
-        checkpoint_dir=folder, jars_dir=folder, spark=SparkSettings(class_archive=archive, java_options="-Xss2m")
+        checkpoint_dir=str(folder), jars_dir=folder, spark=SparkSettings(class_archive=archive, java_options="-Xss2m")
     )
 
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator.frames import (
     confluent_avro,
@@ -366,9 +367,16 @@ def test_the_newest_record_of_a_device_counts(spark: SparkSession) -> None:
     newest = devices.newest(topic)
     assert confluent_avro.schema_ids(newest) == [5]
     ids = confluent_avro.SchemaIds({5: json.dumps(devices.READER)}, closed=True)
-    table = devices.decode(newest, ids, ["home", "attributes.floor", "attributes.tenant"]).collect()
+    names = ["home", "attributes.floor", "attributes.tenant"]
+    table = devices.decode(newest, ids, names).collect()
     entries = {"attributes.floor": "4", "attributes.tenant": None}
     assert [row.asDict() for row in table] == [{"device_id": "a", "home": "4", **entries}]
+    # What has come since some offset, put into the table at that offset, makes the same table.
+    for offset in (2, 5):
+        begin = devices.decode(devices.newest(topic.where(F.col("offset") < offset)), ids, names)
+        changes = devices.last_values(topic.where(F.col("offset") >= offset))
+        changed = devices.decode(changes.where(F.col("value").isNotNull()), ids, names)
+        assert devices.updated(begin, changes, changed).collect() == table
 
 
 def test_a_device_written_before_it_had_attributes_has_none(spark: SparkSession) -> None:

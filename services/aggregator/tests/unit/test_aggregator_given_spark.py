@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
 import pyspark
 import pytest
 
-from isotherm.aggregator.checkpoint.folder import CheckpointHeldError
 from isotherm.aggregator.spark import properties, session
 from isotherm.servicekit.settings import SettingsError
 
@@ -76,16 +74,3 @@ def test_a_spark_of_another_version_than_its_python_is_refused() -> None:
 def test_a_package_that_spark_lacks_is_named(lacks: str, package: str) -> None:
     with pytest.raises(SettingsError, match=rf"org\.apache\.spark:{package}_2\.13:{pyspark.__version__} \(--packages"):
         session._configuration(MagicMock(), GivenSpark(lacks=lacks))  # type: ignore[arg-type]  # a stand-in
-
-
-def test_a_jvm_that_outlives_its_driver_keeps_the_checkpoint(tmp_path: Path) -> None:
-    """The JVM of `spark-submit` does not inherit the lock of this process."""
-    spark = object.__new__(session.Spark)
-    spark._gateway = MagicMock()
-    channel = spark._gateway.jvm.java.io.RandomAccessFile.return_value.getChannel.return_value
-    channel.tryLock.return_value = None
-    with pytest.raises(CheckpointHeldError, match=r"the JVM of another aggregator.* still holds .*jvm\.lock"):
-        spark.hold(tmp_path / "jvm.lock")
-    channel.close.assert_called_once()
-    channel.tryLock.return_value = "held"
-    spark.hold(tmp_path / "jvm.lock")

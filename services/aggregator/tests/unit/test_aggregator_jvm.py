@@ -58,7 +58,7 @@ def test_the_jvm_writes_nothing_to_the_standard_output_of_the_command(
 
     monkeypatch.setattr(gateway, "launch_gateway", launch)
     with pytest.raises(InterruptedError):
-        session.Spark(AggregatorSettings(checkpoint_dir=tmp_path, jars_dir=tmp_path), tmp_path / "spark")
+        session.Spark(AggregatorSettings(checkpoint_dir=str(tmp_path), jars_dir=tmp_path), tmp_path / "spark")
     assert started[0]["stdout"] == STDERR
 
 
@@ -71,7 +71,7 @@ def test_the_service_stops_before_the_jvm_of_spark_submit_ends(tmp_path: Path, m
     input_, output = os.pipe()
     monkeypatch.setattr(gateway, "_STDIN", input_)
     stop = Stop()
-    submitted = gateway.Gateway(AggregatorSettings(checkpoint_dir=tmp_path), tmp_path, None)
+    submitted = gateway.Gateway(AggregatorSettings(checkpoint_dir=str(tmp_path)), tmp_path)
     submitted.when_jvm_ends(stop.set, timeout_s=60)
     java.jvm.org.apache.hadoop.util.ShutdownHookManager.get().addShutdownHook.assert_called_once()
     (hook,), _ = java.jvm.java.lang.Thread.call_args
@@ -96,7 +96,7 @@ def test_the_service_stops_when_the_jvm_of_spark_submit_was_killed(
     input_, output = os.pipe()
     monkeypatch.setattr(gateway, "_STDIN", input_)
     stop = Stop()
-    gateway.Gateway(AggregatorSettings(checkpoint_dir=tmp_path), tmp_path, None).when_jvm_ends(stop.set, timeout_s=60)
+    gateway.Gateway(AggregatorSettings(checkpoint_dir=str(tmp_path)), tmp_path).when_jvm_ends(stop.set, timeout_s=60)
     assert not stop.is_set()
     os.close(output)
     assert stop.wait(60)

@@ -5,11 +5,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aggregator_plans import GivenPlans
 from pyspark.sql.streaming.query import StreamingQuery
 
 from isotherm.aggregator.frames import confluent_avro
 from isotherm.aggregator.metrics import Metrics, Standstill
 from isotherm.aggregator.progress import Progress
+from isotherm.aggregator.spark.query_plans import QueryPlans
 from isotherm.aggregator.status import Status
 from isotherm.aggregator.supervision.batch_pacer import BatchPacer
 from isotherm.aggregator.supervision.supervised_query import Cause, SupervisedQuery, cause_of
@@ -27,7 +29,7 @@ def progress(**changes: Any) -> str:
             "eventTime": {"watermark": "2026-11-21T15:14:10.500Z"},
             "stateOperators": [{"numRowsTotal": 7, "numRowsDroppedByWatermark": 2}],
             "sources": [
-                {"description": "FileStreamSource[file:/c/clock]", "endOffset": {"logOffset": 3}, "numInputRows": 1},
+                {"description": "KafkaV2[Subscribe[c.clock]]", "endOffset": {"c.clock": {"0": 3}}, "numInputRows": 1},
                 {
                     "description": "KafkaV2[Subscribe[thermostat.data]]",
                     "endOffset": {"thermostat.data": {"0": 12, "1": 9}},
@@ -40,7 +42,7 @@ def progress(**changes: Any) -> str:
     )
 
 
-def test_progress_is_read_from_the_kafka_source() -> None:
+def test_progress_is_that_of_the_input_not_of_the_clock() -> None:
     parsed = Progress.parse(progress())
     assert parsed.input_rows == 21
     assert parsed.read_to == {("thermostat.data", 0): 12, ("thermostat.data", 1): 9}
@@ -114,6 +116,9 @@ def test_the_status_tells_of_each_query_and_of_the_one_behind() -> None:
         ("org.apache.kafka.common.errors.NotLeaderOrFollowerException: moved", Cause.UNAVAILABLE),
         ("raise BrokerError\nisotherm.aggregator.kafka.broker.BrokerError: Kafka does not answer", Cause.UNAVAILABLE),
         ("isotherm.servicekit.avro.RegistryUnavailableError: refused", Cause.UNAVAILABLE),
+        ("isotherm.aggregator.checkpoint.objects.CheckpointUnavailableError: s3a://b/c", Cause.UNAVAILABLE),
+        ("isotherm.aggregator.kafka.writer_journal.LeaseLostError: another one writes", Cause.UNAVAILABLE),
+        ("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.", Cause.UNAVAILABLE),
         ("org.apache.kafka.common.errors.RecordTooLargeException: 20000000 bytes", Cause.FAILURE),
         ("java.lang.OutOfMemoryError: Java heap space", Cause.FAILURE),
     ],
@@ -146,9 +151,14 @@ class Reports:
         self.kept.append(progress(batchId=number, timestamp=f"{number:06}", stateOperators=states))
 
 
+def supervised(reports: Reports, pacer: BatchPacer | None = None) -> SupervisedQuery:
+    plans = cast(QueryPlans, GivenPlans())
+    return SupervisedQuery("windows", lambda: cast(StreamingQuery, reports), plans, {}, pacer=pacer)
+
+
 def test_no_batch_is_passed_over_without_saying_so() -> None:
     reports = Reports()
-    query = SupervisedQuery("windows", lambda: cast(StreamingQuery, reports))
+    query = supervised(reports)
     query.start()
     for number in range(40, 50):
         reports.batch(number, dropped=number == 41)
@@ -165,7 +175,7 @@ def test_no_batch_is_passed_over_without_saying_so() -> None:
 
 def test_open_windows_are_those_of_the_batch_before_or_not_known() -> None:
     reports = Reports()
-    query = SupervisedQuery("windows", lambda: cast(StreamingQuery, reports))
+    query = supervised(reports)
     assert query.open_windows_before(1) is None
     query.start()
     assert query.open_windows_before(1) is None
@@ -177,7 +187,7 @@ def test_the_wait_for_the_commit_is_no_part_of_a_batch() -> None:
     reads_s = iter([0.0, 0.0, 0.0, 2.0, 2.0])
     pacer = BatchPacer(1_000, lambda _: False, lambda: next(reads_s))
     reports = Reports()
-    query = SupervisedQuery("windows", lambda: cast(StreamingQuery, reports), pacer=pacer)
+    query = supervised(reports, pacer)
     query.start()
     write = pacer.paced(lambda _rows, _batch_id: False)
     for number in (0, 1):

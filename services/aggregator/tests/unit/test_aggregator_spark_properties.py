@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,14 @@ from isotherm.servicekit.settings import SettingsError
 
 JAR = Path("/jars/hadoop-bare-naked-local-fs-1.jar")
 FILE_SYSTEM = promised_properties.FILE_SYSTEM
+LOCAL, REMOTE = "file:///c", "s3a://bucket/c"
+PROMISED = promised_properties.promised(LOCAL)
 BROKEN_PROMISES = {
-    FILE_SYSTEM: "org.apache.hadoop.fs.LocalFileSystem",
-    "spark.sql.streaming.checkpointFileManagerClass": "FileContextBasedCheckpointFileManager",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.shuffle.partitions": "3",
+    FILE_SYSTEM: "org.apache.hadoop.fs.LocalFileSystem",
+    promised_properties.FILE_MANAGER: promised_properties.CONTEXT_FILE_MANAGER,
 }
 SETTINGS_ONLY = {"spark.driver.extraJavaOptions": "-Xss2m"}
 
@@ -34,9 +37,19 @@ def of_new_jvm(*overrides: str) -> dict[str, str]:
     return properties.of_new_jvm(load(*overrides), Path("/work"), Path("/work/log4j2.properties"), [JAR])
 
 
-def of_session(*overrides: str, has_naked: bool = True, **started_with: str) -> dict[str, str]:
+def has_all(_name: str) -> bool:
+    """A JVM with every jar."""
+    return True
+
+
+def has_none(_name: str) -> bool:
+    """A JVM with no jar but Spark's own."""
+    return False
+
+
+def of_session(*overrides: str, has_class: Callable[[str], bool] = has_all, **started_with: str) -> dict[str, str]:
     named = {name.replace("_", "."): value for name, value in started_with.items()}
-    return properties.of_session(load(*overrides), named, has_naked=has_naked)
+    return properties.of_session(load(*overrides), named, has_class)
 
 
 def given_properties(**given: str) -> str:
@@ -81,8 +94,8 @@ def test_the_setting_wins_over_spark_submit_and_that_over_the_service(
 ) -> None:
     chosen = load(f"spark.properties={json.dumps({} if setting is None else {own: setting})}")
     started_with = {"spark.master": "yarn"} | ({} if submitted is None else {own: submitted})
-    effective = started_with | properties.of_session(chosen, started_with, has_naked=True)
-    unset = properties.of_session(load(), {}, has_naked=True)[own]
+    effective = started_with | properties.of_session(chosen, started_with, has_all)
+    unset = properties.of_session(load(), {}, has_all)[own]
     assert effective[own] == next(value for value in (setting, submitted, unset) if value is not None)
 
 
@@ -104,14 +117,34 @@ def test_the_page_of_spark_is_off_until_somebody_wants_it() -> None:
 
 def test_a_spark_without_the_jar_renames_files_alike() -> None:
     assert of_session()[FILE_SYSTEM] == promised_properties.NAKED_FILE_SYSTEM
-    assert of_session(has_naked=False)[FILE_SYSTEM] == promised_properties.RAW_FILE_SYSTEM
+    assert of_session(has_class=has_none)[FILE_SYSTEM] == promised_properties.RAW_FILE_SYSTEM
     submitted = {FILE_SYSTEM: promised_properties.RAW_FILE_SYSTEM}
-    assert FILE_SYSTEM not in properties.of_session(load(), submitted, has_naked=True)
+    assert FILE_SYSTEM not in properties.of_session(load(), submitted, has_all)
+
+
+def test_a_remote_checkpoint_is_written_as_its_file_system_can() -> None:
+    """What replaces by rename(2) would fail on S3 and HDFS when a batch is run again."""
+    name = promised_properties.FILE_MANAGER
+    assert of_session()[name] == promised_properties.LOCAL_FILE_MANAGER
+    assert name not in of_session("checkpoint_dir=hdfs://host/c")
+    assert name not in of_session(f"checkpoint_dir={REMOTE}", has_class=has_none)
+    assert of_session(f"checkpoint_dir={REMOTE}")[name] == promised_properties.ABORTABLE_FILE_MANAGER
+    for allowed in (promised_properties.CONTEXT_FILE_MANAGER, promised_properties.ABORTABLE_FILE_MANAGER):
+        promised_properties.verify({name: allowed}, REMOTE)
+    with pytest.raises(SettingsError, match=name):
+        promised_properties.verify({name: promised_properties.LOCAL_FILE_MANAGER}, REMOTE)
+
+
+def test_a_remote_checkpoint_leaves_the_files_of_this_machine_to_hadoop() -> None:
+    """S3A keeps parts of objects in files, for which it wants the file system that Hadoop has by itself."""
+    for remote in (f"checkpoint_dir={REMOTE}", "checkpoint_dir=hdfs://host/c"):
+        assert FILE_SYSTEM not in of_new_jvm(remote)
+        assert FILE_SYSTEM not in of_session(remote)
 
 
 def test_executors_get_the_limits_and_the_user_s_options() -> None:
     name = "spark.executor.extraJavaOptions"
-    submitted = properties.of_session(load(), {name: "-Xss2m"}, has_naked=True)
+    submitted = properties.of_session(load(), {name: "-Xss2m"}, has_all)
     for chosen in (submitted, of_session(f'spark.properties={{"{name}": "-Xss2m"}}')):
         options = chosen[name].split()
         assert options[-1] == "-Xss2m"
@@ -121,12 +154,12 @@ def test_executors_get_the_limits_and_the_user_s_options() -> None:
 def test_settings_that_break_a_promise_are_refused_all_at_once() -> None:
     broken = {**BROKEN_PROMISES, **SETTINGS_ONLY}
     with pytest.raises(SettingsError) as refused:
-        promised_properties.verify({**broken, "spark.ui.enabled": "true"})
-    assert BROKEN_PROMISES.keys() == promised_properties.PROMISED.keys()
+        promised_properties.verify({**broken, "spark.ui.enabled": "true"}, LOCAL)
+    assert BROKEN_PROMISES.keys() == PROMISED.keys()
     assert len(refused.value.problems) == len(broken)
     for problem, (name, value) in zip(refused.value.problems, broken.items(), strict=True):
         assert problem.startswith(f"spark.properties: {name}: {value!r} is not allowed (")
-    for problem, promised in zip(refused.value.problems, promised_properties.PROMISED.values(), strict=False):
+    for problem, promised in zip(refused.value.problems, PROMISED.values(), strict=False):
         assert problem.endswith(promised.why)
         assert all(value in problem for value in promised.allowed)
 
@@ -134,15 +167,16 @@ def test_settings_that_break_a_promise_are_refused_all_at_once() -> None:
 def test_spark_submit_that_breaks_a_promise_is_refused_all_at_once() -> None:
     """The JVM's own options are verified in the JVM."""
     with pytest.raises(SettingsError) as refused:
-        properties.of_session(load(), {**BROKEN_PROMISES, **SETTINGS_ONLY}, has_naked=True)
+        properties.of_session(load(), {**BROKEN_PROMISES, **SETTINGS_ONLY}, has_all)
     assert [problem.split(":")[0] for problem in refused.value.problems] == list(BROKEN_PROMISES)
 
 
 def test_spark_submit_may_repeat_what_the_service_sets() -> None:
-    promised_properties.verify({**promised_properties.FIXED, "spark.sql.ansi.enabled": "False"})
-    same = {**promised_properties.FIXED, "spark.sql.shuffle.partitions": "2"}
-    chosen = properties.of_session(load(), same, has_naked=True)
-    assert promised_properties.FIXED.items() <= chosen.items()
+    fixed = promised_properties.fixed(LOCAL)
+    promised_properties.verify({**fixed, "spark.sql.ansi.enabled": "False"}, LOCAL)
+    same = {**fixed, "spark.sql.shuffle.partitions": "2"}
+    chosen = properties.of_session(load(), same, has_all)
+    assert fixed.items() <= chosen.items()
 
 
 def test_what_only_spark_submit_can_choose_is_refused_under_it() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.checkpoint.objects import LocalObjects
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.watermark.start_position import (
     PartitionStart,
@@ -23,7 +23,7 @@ NOW_MS = 1_000_000
 
 
 def settings(**changes: Any) -> AggregatorSettings:
-    return AggregatorSettings(checkpoint_dir=Path("c"), jars_dir=Path("j"), **changes)
+    return AggregatorSettings(checkpoint_dir="c", jars_dir=Path("j"), **changes)
 
 
 def bound(*found: PartitionStart, recreated: dict[str, int] | None = None) -> int | None:
@@ -90,16 +90,9 @@ def test_anything_else_is_refused(text: str) -> None:
         settings(start_from=text)
 
 
-def test_a_checkpoint_keeps_where_it_began_once_a_batch_is_planned(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path)
-    folder.create()
-    start = StartPosition({("t", 0): 5, ("t", 1): 0}, 205_000)
-    folder.save_start(start)
+def test_a_checkpoint_keeps_where_it_begins(tmp_path: Path) -> None:
+    folder = CheckpointFolder(LocalObjects(tmp_path), "aggregator", 1)
     assert folder.load_start() is None
-    assert folder.read_to("windows") == start.offsets
-    (folder.rejects / "offsets").mkdir(parents=True)
-    (folder.rejects / "offsets" / "0").write_text("v1\n{}\n" + json.dumps({"t": {"0": 8, "1": 2}}))
-    assert folder.load_start() == start
-    assert folder.read_to("rejects") == folder.planned_by_any() == {("t", 0): 8, ("t", 1): 2}
-    (tmp_path / "start.json").unlink()
-    assert folder.load_start() == StartPosition()
+    start = StartPosition({("t", 0): 5, ("t", 1): 0}, 205_000)
+    folder.save_start(start, "earliest-complete")
+    assert folder.load_start() == (start, "earliest-complete")

@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from aggregator_plans import GivenPlans
 from confluent_kafka import Producer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQueryManager
 
-from isotherm.aggregator.checkpoint.folder import CheckpointFolder
-from isotherm.aggregator.checkpoint.offset_log import PlannedBatch
+from isotherm.aggregator.checkpoint.plans import PlannedBatch
 from isotherm.aggregator.frames import windows
 from isotherm.aggregator.kafka.output_producer import OutputProducer
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.spark import query_plans
 from isotherm.aggregator.spark.devices_table import DevicesTable
+from isotherm.aggregator.spark.query_plans import QueryPlans
 from isotherm.aggregator.spark.window_sink import MAX_WINDOWS_IN_DRIVER, WindowSink
 
 pytest_plugins = ("aggregator_spark",)
@@ -72,7 +75,7 @@ def connect() -> Producer:
 
 
 def sink(
-    folder: CheckpointFolder,
+    plans: GivenPlans,
     devices: Devices,
     open_windows: int | None,
     complete_after_ms: int | None = None,
@@ -81,7 +84,7 @@ def sink(
     """A sink before whose batches `open_windows` windows were open."""
     chosen = AggregatorSettings.model_validate(
         {
-            "checkpoint_dir": folder.folder,
+            "checkpoint_dir": "c",
             "jars_dir": ".",
             "group_attributes": ATTRIBUTES,
             "unknown_group": unknown_group,
@@ -90,7 +93,7 @@ def sink(
     metrics, table = Metrics(), cast(DevicesTable, devices)
     producer = OutputProducer(connect)
     made = Sink(
-        WindowSink(chosen, {}, (5, 6), folder, table, metrics, producer, lambda _: open_windows, complete_after_ms),
+        WindowSink(chosen, {}, (5, 6), plans, table, metrics, producer, lambda _: open_windows, complete_after_ms),
         metrics,
         {},
     )
@@ -108,18 +111,15 @@ def sink(
     return made
 
 
-def plan(folder: CheckpointFolder, batch_id: int, watermark_ms: int) -> None:
-    """Write what Spark writes before a batch begins."""
-    metadata = json.dumps({"batchWatermarkMs": watermark_ms, "batchTimestampMs": REVISION, "conf": {}})
-    (folder.windows / "offsets" / str(batch_id)).write_text(f'v1\n{metadata}\n-\n{{"in": {{"0": {batch_id}}}}}')
+def plan(plans: GivenPlans, batch_id: int, watermark_ms: int) -> None:
+    """Plan a batch, as Spark does before it begins."""
+    plans.add(batch_id, {("in", 0): batch_id}, watermark_ms=watermark_ms, timestamp_ms=REVISION)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> CheckpointFolder:
-    """A checkpoint whose batch 7 has a new watermark, and batch 8 the same."""
-    made = CheckpointFolder(tmp_path_factory.mktemp("checkpoint"))
-    made.create()
-    (made.windows / "offsets").mkdir(parents=True)
+def plans() -> GivenPlans:
+    """Plans of which batch 7 has a new watermark, and batch 8 the same."""
+    made = GivenPlans()
     for batch_id, watermark_ms in ((BATCH - 1, 0), (BATCH, WATERMARK_MS), (BATCH + 1, WATERMARK_MS)):
         plan(made, batch_id, watermark_ms)
     return made
@@ -161,7 +161,7 @@ def finished_windows(draw: st.DrawFn) -> list[tuple[Any, ...]]:
 @settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_driver_and_spark_write_the_same_bytes(
     spark: SparkSession,
-    folder: CheckpointFolder,
+    plans: GivenPlans,
     rows: list[tuple[Any, ...]],
     known: dict[str, tuple[str | None, str | None]],
     unknown_group: str,
@@ -169,7 +169,7 @@ def test_driver_and_spark_write_the_same_bytes(
     """A batch that is run again after a crash may take the other way, and must not change a record."""
     few, many = Devices(spark, known), Devices(spark, known, are_too_many=True)
     by_driver, by_spark, by_spark_after_all = (
-        sink(folder, devices, open_windows, unknown_group=unknown_group)
+        sink(plans, devices, open_windows, unknown_group=unknown_group)
         for devices, open_windows in ((few, len(rows)), (few, None), (many, len(rows)))
     )
     for each in (by_driver, by_spark, by_spark_after_all):
@@ -180,14 +180,14 @@ def test_driver_and_spark_write_the_same_bytes(
         assert by_driver.metric(name) == by_spark.metric(name) == by_spark_after_all.metric(name)
 
 
-def test_the_way_follows_the_number_of_open_windows(spark: SparkSession, folder: CheckpointFolder) -> None:
+def test_the_way_follows_the_number_of_open_windows(spark: SparkSession, plans: GivenPlans) -> None:
     """And the number of devices."""
     rows = [("d", "m", 0, 10_000, 1, 1.0, 1.0, 1.0, 1.0, 0.0)]
     ways = []
     few, many = Devices(spark), Devices(spark, are_too_many=True)
     most = MAX_WINDOWS_IN_DRIVER
     for open_windows, devices in ((most, few), (most + 1, few), (None, few), (most, many)):
-        made = sink(folder, devices, open_windows)
+        made = sink(plans, devices, open_windows)
 
         def by_spark(_finished: DataFrame, _plan: PlannedBatch) -> bool:
             ways.append("spark")
@@ -205,11 +205,11 @@ def test_the_way_follows_the_number_of_open_windows(spark: SparkSession, folder:
 
 @pytest.mark.parametrize("are_too_many", [False, True])
 def test_a_batch_is_run_once_however_many_devices_there_are(
-    spark: SparkSession, folder: CheckpointFolder, are_too_many: bool
+    spark: SparkSession, plans: GivenPlans, are_too_many: bool
 ) -> None:
     """Spark's counts of what a batch reads, and of its open windows, double when the batch is run twice."""
     rows = [(f"d{n}", "m", 0, 10_000, 1, 1.0, 1.0, 1.0, 1.0, 0.0) for n in range(3)]
-    made = sink(folder, Devices(spark, are_too_many=are_too_many), len(rows))
+    made = sink(plans, Devices(spark, are_too_many=are_too_many), len(rows))
     executed = spark.sparkContext.accumulator(0)
 
     def counted(row: Row) -> Row:
@@ -223,21 +223,19 @@ def test_a_batch_is_run_once_however_many_devices_there_are(
 
 
 def test_a_batch_without_a_new_watermark_finishes_nothing_and_asks_nothing(
-    spark: SparkSession, folder: CheckpointFolder
+    spark: SparkSession, plans: GivenPlans
 ) -> None:
-    made = sink(folder, Devices(spark), None)
+    made = sink(plans, Devices(spark), None)
     made.sink._open_windows_before = lambda _: pytest.fail("nobody need ask")
     assert not made.sink(frame(spark, []), BATCH + 1)
     assert made.written == {}
 
 
-def test_windows_without_all_their_readings_are_counted_and_not_written(
-    spark: SparkSession, folder: CheckpointFolder
-) -> None:
+def test_windows_without_all_their_readings_are_counted_and_not_written(spark: SparkSession, plans: GivenPlans) -> None:
     rows = [(f"d{n}", "m", start, start + 10_000, 2, 1.0, 0.5, 0.0, 1.0, 0.5) for n, start in enumerate((0, 0, 10_000))]
     found = []
     for open_windows in (3, None):
-        made = sink(folder, Devices(spark), open_windows, complete_after_ms=5_000)
+        made = sink(plans, Devices(spark), open_windows, complete_after_ms=5_000)
         assert made.sink(frame(spark, rows), BATCH)
         found.append((made.metric("windows_incomplete"), made.metric("readings_incomplete"), made.written))
         assert not made.sink(frame(spark, rows[:1]), BATCH)
@@ -246,34 +244,42 @@ def test_windows_without_all_their_readings_are_counted_and_not_written(
 
 
 class Emitted:
-    """Collects the rows of a streaming query, with the batches' times in Spark's offset log.
+    """Collects the rows of a streaming query, with the times that Spark has planned for the batches.
 
     On request it fails once, after it received the rows of a batch.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, plans: QueryPlans, queries: StreamingQueryManager) -> None:
         self.taken: list[tuple[int, list[dict[str, Any]]]] = []
         self.fail_next = False
-        self._folder = folder
+        self.plans: list[str] = []
+        """The optimized plan of each batch."""
+        self._plans, self._queries = plans, queries
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         emitted = [row.asDict() for row in rows.collect()]
+        (query,) = self._queries.active
+        self.plans.append(str(query._jsq.streamingQuery().lastExecution().optimizedPlan().toString()))
         if emitted:
-            entry = (self._folder / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
-            self.taken.append((json.loads(entry[1])["batchTimestampMs"], emitted))
+            plan = self._plans.get(batch_id)
+            assert plan is not None
+            self.taken.append((plan.timestamp_ms, emitted))
             if self.fail_next:
                 self.fail_next = False
                 raise ConnectionError("the sink is gone")
 
 
 def test_the_clock_alone_finishes_windows_and_a_repeated_batch_is_the_same(
-    spark: SparkSession, calls: Path, tmp_path: Path
+    spark: SparkSession, calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The offsets of these sources are no partitions of Kafka.
+    monkeypatch.setattr(query_plans, "by_partition", lambda _offset: {})
     for name in ("clock", "readings"):
         (tmp_path / name).mkdir()
     calls.write_text("")  # of what starts a Python for the data frames of other tests
     checkpoint = tmp_path / "checkpoint"
-    emitted = Emitted(checkpoint)
+    plans = QueryPlans(spark, f"file://{checkpoint}")
+    emitted = Emitted(plans, spark.streams)
 
     def put(folder: str, name: str, text: str) -> None:
         hidden = tmp_path / folder / f".{name}"
@@ -321,3 +327,25 @@ def test_the_clock_alone_finishes_windows_and_a_repeated_batch_is_the_same(
     (row,) = first[1]
     assert (row["device_id"], row["count"], row["window_start"], row["window_end"]) == ("near", 2, 0, 10_000)
     assert calls.read_text() == "", "a process was started for a file of the checkpoint"
+
+    emitted.plans.clear()
+    put("clock", "2", "15001\n")
+    put("readings", "3", line(90_000_000, "both in one batch"))
+    run()
+    assert_only_the_clock_has_a_watermark(next(plan for plan in emitted.plans if "Union" in plan))
+
+
+def assert_only_the_clock_has_a_watermark(optimized: str) -> None:
+    """What `windows.with_clock` rests on: Spark's optimizer may neither drop the watermark nor move the filter."""
+    nodes = [line for line in optimized.splitlines() if line.strip()]
+    aggregate, union, watermark = (
+        [number for number, line in enumerate(nodes) if line.lstrip(" :+-~").startswith(name)]
+        for name in ("Aggregate", "Union", "EventTimeWatermark")
+    )
+    assert len(aggregate) == len(union) == len(watermark) == 1, optimized
+    assert aggregate < union < watermark, optimized
+    # The filter that lets no tick into a window stays above the watermark.
+    assert any("Filter" in line and "event_time" in line for line in nodes[union[0] : watermark[0]]), optimized
+    # Both are in the union's first part, whose watermark the union has. What follows it are the readings.
+    first = [line for line in nodes[union[0] + 1 : watermark[0] + 1] if line.strip().startswith("+- ")]
+    assert first == [], optimized

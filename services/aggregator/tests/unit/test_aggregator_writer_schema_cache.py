@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.checkpoint.objects import LocalObjects
 from isotherm.aggregator.checkpoint.writer_schema_cache import MAX_UNKNOWN_IDS, WriterSchemaCache
 from isotherm.aggregator.frames.readings import READER
 from isotherm.schemas import schema, versions
@@ -50,8 +51,7 @@ def registry() -> Registry:
 @pytest.fixture
 def open_cache(tmp_path: Path, registry: Registry) -> Callable[[], WriterSchemaCache]:
     """Opens the cache of one checkpoint, as each start of the service does."""
-    folder = CheckpointFolder(tmp_path)
-    folder.create()
+    folder = CheckpointFolder(LocalObjects(tmp_path), "aggregator", 1)
 
     def opened() -> WriterSchemaCache:
         cache = WriterSchemaCache(cast(SchemaRegistry, registry), folder)

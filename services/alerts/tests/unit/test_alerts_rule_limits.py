@@ -175,7 +175,7 @@ def test_a_template_renders_what_is_known() -> None:
 
 def test_a_dry_run_counts_what_the_service_would_judge() -> None:
     table = DeviceTable(RuleBook([]), {})
-    run = DryRun(rule(HOT | {"for_ms": 50}), table, GroupMeans(), reorder_ms=10, max_metrics=1, max_skew_ms=100)
+    run = DryRun(rule(HOT | {"for_ms": 50}), table, reorder_ms=10, max_metrics=1, max_skew_ms=100)
     assert run.result(is_complete=False) == (0, 0, 0, None, None, False)
     for device_id, metric, at_ms, sequence in (
         ("a", "t", 1_000, 1),

@@ -186,9 +186,10 @@ def forwarder(
     )
     route = made.rules[0].route_for_server(made.observe.servers[0])
     queue: BoundedQueue[QueuedNotification] = BoundedQueue(limit, 10_000)
-    outlets = {("c", route.resource.uri): [Outlet(route, encode)]}
+    metrics = Metrics(CollectorRegistry())
+    outlets = {("c", route.resource.uri): [Outlet(route, encode, metrics.count_filtered)]}
     producer = LoopProducer(cast("Producer", kafka))
-    made_forwarder = Forwarder(queue, producer, outlets, {"c": "dlq"}, Metrics(CollectorRegistry()), {"c": made.errors})
+    made_forwarder = Forwarder(queue, producer, outlets, {"c": "dlq"}, metrics, {"c": made.errors})
     said = Notification(
         resource=route.resource,
         arrived_ms=1,

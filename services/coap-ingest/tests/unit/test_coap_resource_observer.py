@@ -40,12 +40,18 @@ class Peer(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no type
         self.payload = b"0"
         self.number = 0
         self.is_there = True
+        self.keeps_blocks = False
+        """Whether a request for a later block is never answered, only acknowledged."""
+        self.kept_blocks = 0
 
     async def render_get(self, _request: Any) -> Any:
         return Message(code=CONTENT, payload=self.payload) if self.is_there else Message(code=NOT_FOUND)
 
     async def render_to_pipe(self, pipe: Any) -> None:
         self.requests.append((int(pipe.request.code), pipe.request.opt.observe, bytes(pipe.request.token)))
+        if self.keeps_blocks and pipe.request.opt.block2 is not None:
+            self.kept_blocks += 1
+            await asyncio.get_running_loop().create_future()
         if pipe.request.opt.observe != 0 or not self.is_there:
             await super().render_to_pipe(pipe)
             return
@@ -250,6 +256,20 @@ async def test_a_large_representation_reserves_room_as_it_grows_and_is_dropped_w
         await made.until(lambda: made.count("notifications", outcome="dropped") == 1)
         assert (made.queue.reserved, made.queue.reserved_bytes) == (0, 0)
         made.peer.notify(b"small")
+        assert (await made.next()).notification.payload == b"small"
+
+
+async def test_a_representation_whose_blocks_do_not_come_ends_and_lets_later_notifications_pass(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isotherm.coap_ingest.coap.client.FETCH_TIMEOUT_S", 0.5)
+    async with bench(port, monkeypatch) as made:
+        await made.next()
+        made.peer.keeps_blocks = True
+        made.peer.notify(b"x" * 9_000)
+        await made.until(lambda: made.peer.kept_blocks == 1)
+        made.peer.notify(b"small")
+        assert "not complete within 0.5 s" in str((await made.next()).fault)
         assert (await made.next()).notification.payload == b"small"
 
 

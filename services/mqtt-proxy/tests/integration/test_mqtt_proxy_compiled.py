@@ -74,6 +74,7 @@ def test_the_log_says_which_code_runs(start: Start, code: str, says: str) -> Non
     with start(code) as proxy:
         assert is_compiled(proxy) is (code == "compiled")
         assert f'"plain publishes {says}"' in proxy.log()
+        assert ('"plain publishes are produced by librdkafka directly"' in proxy.log()) is (code == "compiled")
 
 
 def play(proxy: Proxy) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from isotherm.mqtt_proxy.server.connection import Connection
 from isotherm.mqtt_proxy.service import READING, build_server
 from isotherm.mqtt_proxy.sessions.store import SessionStore
 from isotherm.mqtt_proxy.settings import LimitSettings, ProxySettings
+from isotherm.proofs.kafka.clients.direct_librdkafka import direct_producer
 from isotherm.servicekit.avro import encoder
 from isotherm.servicekit.producer.delivery import LoopProducer
 
@@ -114,13 +115,19 @@ class HeldWrites(Executor):
 
 
 class PlainWorld:
-    """One server with one client, which is connected; everything that can be seen of it is in `seen`."""
+    """One server with one client, which is connected; everything that can be seen of it is in `seen`.
+
+    With `is_direct` the compiled way produces with librdkafka's functions, which call the scripted Kafka; a `kafka`
+    takes its place.
+    """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         *,
         is_compiled: bool,
+        is_direct: bool = False,
+        kafka: LoopProducer | None = None,
         version: int = 4,
         acl: str = "",
         max_outstanding: int = 50_000,
@@ -128,12 +135,13 @@ class PlainWorld:
         **settings: Any,
     ) -> None:
         self._loop = loop
+        self._is_direct = is_direct
         self._is_clean = is_clean
         self.writes = HeldWrites()
-        self._max_outstanding = max_outstanding
         self.failures: list[Mapping[str, Any]] = []
         loop.set_exception_handler(lambda _loop, context: self.failures.append(context))
         self.kafka = ScriptedKafka()
+        self.producer = kafka or LoopProducer(cast(Any, self.kafka), max_outstanding=max_outstanding)
         self.metrics = Metrics()
         self._acl = acl
         # Below the smallest limits that an operator may set.
@@ -159,7 +167,6 @@ class PlainWorld:
             metrics=metrics,
             on_fatal=lambda failure: None,
         )
-        self.producer = LoopProducer(cast(Any, self.kafka), max_outstanding=self._max_outstanding)
         pipeline = IngestPipeline(
             translator=Translator(ROUTER, ENCODERS, build_rules(settings)),
             producer=self.producer,
@@ -174,6 +181,8 @@ class PlainWorld:
         sessions = SessionStore(100, dormant({}, NOW_MS))
         self.gate, self.sessions = pipeline.gate, sessions
         self.server = build_server(settings, pipeline=pipeline, sessions=sessions, access=self.access)
+        if self._is_direct:
+            self.producer.use_direct(cast(Any, direct_producer))
         self.server.open()
         self.wire, self.connection = Wire(), Connection(self.server)
         self.connection.connection_made(self.wire)
@@ -207,12 +216,17 @@ class PlainWorld:
         for code in codes:
             if self.kafka.waiting:
                 self.kafka.waiting.pop(0)(None if code is None else KafkaError(code), None)
+                if self.producer.direct is not None:
+                    self.producer.direct.drain()
         self.producer.on_polled()
 
     def end_transaction(self, result: WriteResult) -> None:
         """Let the open transaction end, if there is one."""
-        self._loop.call_soon(self.writes.end, result)
-        self.turn()
+        # Publishes that waited for it are handled now.
+        clock = SimpleNamespace(time=lambda: NOW_MS / 1000)
+        with patch("isotherm.mqtt_proxy.server.connection.time", clock):
+            self._loop.call_soon(self.writes.end, result)
+            self.turn()
 
     def turn(self) -> None:
         for _ in range(8):

@@ -161,14 +161,19 @@ def play(world: PlainWorld, stream: bytes, steps: list[tuple[str, Any]]) -> list
 
 @given(data=st.data(), options=WORLDS, steps=st.lists(STEPS, max_size=12))
 @settings(max_examples=60)
-def test_both_ways_are_equal(
+def test_all_ways_are_equal(
     loop: asyncio.AbstractEventLoop, data: st.DataObject, options: dict[str, Any], steps: list[tuple[str, Any]]
 ) -> None:
     stream = b"".join(data.draw(st.lists(packets(options["version"]), max_size=30)))
-    with_it, without = (PlainWorld(loop, is_compiled=is_compiled, **options) for is_compiled in (True, False))
+    direct, bound, pure = (
+        PlainWorld(loop, is_compiled=is_compiled, is_direct=is_direct, **options)
+        for is_compiled, is_direct in ((True, True), (True, False), (False, False))
+    )
     # A session that ends is stored with the time at which it expires: both have to end at the same one.
     with patch.object(session_manager, "now_ms", lambda: 1_795_000_000_000):
-        assert play(with_it, stream, steps) == play(without, stream, steps)
+        expected = play(pure, stream, steps)
+        assert play(direct, stream, steps) == expected
+        assert play(bound, stream, steps) == expected
 
 
 def test_the_compiled_way_is_taken(loop: asyncio.AbstractEventLoop) -> None:

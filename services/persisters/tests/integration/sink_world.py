@@ -13,7 +13,7 @@ from persisters_relay import Relay
 
 from isotherm.connector.config.files import from_mapping
 from isotherm.persisters.api.record import ProjectedRecord, Record
-from isotherm.persisters.api.row import Batch, FailedRow
+from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.configuration import check, projector
 from isotherm.persisters.records.decoding import AvroDecoder
 from isotherm.persisters.sinks.catalog import installed_sinks
@@ -66,6 +66,15 @@ class Writing:
         record = Record(self._topic, 0, self._offset, TIMESTAMP_MS, keyed, data, written)
         self._offset += 1
         return self._project(record)
+
+    def rows_of(self, offset: int, *values: Mapping[str, Any]) -> Sequence[Row]:
+        """The rows of records from an offset on, as the loop makes those of a batch."""
+        data = map(self._encode, values)
+        records = [Record(self._topic, 0, offset + at, TIMESTAMP_MS, None, one, ()) for at, one in enumerate(data)]
+        self._project(records[0])
+        rows = self._project.try_project_batch(records)
+        assert rows is not None
+        return rows
 
     def write(self, *prepared: ProjectedRecord) -> Sequence[FailedRow]:
         """Write the rows of these records in one batch; what the server refused of them."""

@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 from http_receiver import Handler, Receiver
 from sink_world import TIMESTAMP_MS, Authority, Writing
 
+from isotherm.persisters.api.ownership import OwnershipLostError
+from isotherm.persisters.api.row import Batch
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 
 pytestmark = pytest.mark.integration
@@ -170,6 +173,64 @@ def test_statuses_may_be_given_other_meanings(receiver: Receiver) -> None:
     receiver.planned.append(lambda handler: handler.reply(422))
     with pytest.raises(SinkConfigError):
         into.write(*rows)
+
+
+def test_a_conflict_is_another_request_with_the_same_key(receiver: Receiver) -> None:
+    """The server still works at the first one, whose answer was lost; without keys the row is in conflict."""
+    into = writing(receiver)
+    receiver.planned.append(lambda handler: handler.reply(409))
+    rows = things(into, 1)
+    with pytest.raises(Unavailable, match="409"):
+        into.write(*rows)
+    assert into.write(*rows) == []
+    for keys in ({"idempotency__header": ""}, {"bad__record__statuses": "409"}):
+        into = writing(receiver, **keys)
+        receiver.planned.append(lambda handler: handler.reply(409))
+        (refused,) = into.write(*things(into, 1))
+        assert (refused.reason, refused.transient) == ("rejected", False)
+
+
+def test_an_answer_that_repeats_the_request_shows_no_secret(receiver: Receiver) -> None:
+    """What it says goes into the log, the task's trace and the headers of dead letters."""
+    headers = {"secret__headers": "X-Key: hidden-key", "bearer__token": "hidden-token"}
+    into = writing(receiver, **headers)
+    echo = "x" * 290 + "hidden-key Bearer hidden-token and more"
+    for status, expected in ((503, Unavailable), (403, SinkConfigError)):
+        receiver.planned.append(partial(Handler.reply, status=status, text=echo))
+        with pytest.raises(expected, match=r"x\*+") as told:
+            into.write(*things(into, 1))
+        assert "hid" not in str(told.value)
+    receiver.planned.append(lambda handler: handler.reply(422, "who is hidden-token?"))
+    (refused,) = into.write(*things(into, 1))
+    assert str(refused.error) == "the server answered 422: who is ******?"
+
+
+def test_a_task_that_lost_its_partition_while_others_had_the_connections_sends_nothing(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting: list[Batch] = []
+
+    class Slots(threading.BoundedSemaphore):
+        """While one waits for a connection, the partition goes to another task."""
+
+        def acquire(self, *arguments: Any, **named: Any) -> bool:
+            while waiting:
+                waiting.pop().ownership.release()
+            return super().acquire(*arguments, **named)
+
+        __enter__ = acquire
+
+    monkeypatch.setattr(threading, "BoundedSemaphore", Slots)
+    into = writing(receiver)
+    for number in range(2):
+        assert into.write(*things(into, 1)) == [], "with and without an idle connection"
+        if number:
+            into.sink.close()
+        batch = Batch("t", 0, [row for one in things(into, 2) for row in one.rows])
+        waiting.append(batch)
+        with pytest.raises(OwnershipLostError):
+            into.sink.write(batch)
+    assert [one.rows[0]["level"] for one in receiver.received] == [1, 1]
 
 
 def test_addresses_of_rows_and_deletions(receiver: Receiver) -> None:
@@ -336,6 +397,15 @@ def test_a_proxy_that_is_named_gets_the_whole_address(receiver: Receiver) -> Non
     with pytest.raises(Unavailable, match="403"):
         tunnelled.sink.open()
     assert (receiver.received[-1].method, receiver.received[-1].path) == ("CONNECT", "example.invalid:443")
+
+
+def test_a_proxy_that_makes_the_tunnel_byte_by_byte_ends_at_the_limit(receiver: Receiver) -> None:
+    proxy = {"proxy.url": f"http://127.0.0.1:{receiver.port}", "connect.timeout.ms": "300"}
+    into, released = made(THING, url="https://example.invalid/in", **proxy), threading.Event()
+    receiver.planned.append(trickle(released))
+    with pytest.raises(Unavailable, match=r"not connected within 0\.3 s"):
+        into.sink.open()
+    released.set()
 
 
 def test_times_and_absent_values_are_written_as_in_other_json(receiver: Receiver) -> None:

@@ -3,72 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from iceberg_lake import TOPIC, lake, offsets, reading, writing
 from kit_archives import LATEST, asked, s3_options
 from obstore.store import S3Store
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.table import Table
-from sink_world import TIMESTAMP_MS, Writing
+from sink_world import Writing
+from sqlalchemy.exc import InternalError
 
-from isotherm.persisters.__main__ import main
 from isotherm.persisters.api.ownership import OwnershipLostError
 from isotherm.persisters.api.record import ProjectedRecord
 from isotherm.persisters.api.row import Batch
-from isotherm.persisters.api.sink import SinkConfigError
-from isotherm.persisters.sinks.iceberg import commits, compaction
+from isotherm.persisters.api.sink import SinkConfigError, Unavailable
+from isotherm.persisters.sinks.iceberg import commits
+from isotherm.persisters.sinks.iceberg.catalogs import translated
 
 pytestmark = pytest.mark.integration
-
-TOPIC = "t.readings"
-DAY_MS = 86_400_000
-FIELDS = [
-    {"name": "device", "type": "string"},
-    {"name": "value", "type": ["null", "double"]},
-    {"name": "time", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-    {"name": "tags", "type": {"type": "map", "values": "string"}},
-]
-
-
-def writing(root: Path, *fields: Any, kcql: str = "", revision: str = "", **keys: str) -> Writing:
-    """A task's sink for readings; its catalog and its files are below `root`."""
-    declared = {"isotherm.identity": ["device", "time"], "isotherm.event_time": "time"}
-    if revision:
-        declared["isotherm.revision"] = revision
-    schema = {"type": "record", "name": "Reading", "fields": [*FIELDS, *fields], **declared}
-    statement = kcql or f"INSERT INTO lake SELECT * FROM {TOPIC} AUTOCREATE AUTOEVOLVE"
-    given = {
-        "connect.iceberg.catalog.uri": f"sqlite:///{root}/catalog.db",
-        "connect.iceberg.warehouse": root.as_uri(),
-        "connect.iceberg.kcql": statement,
-        **{f"connect.iceberg.{key.replace('_', '.')}": value for key, value in keys.items()},
-    }
-    return Writing("iceberg", schema, TOPIC, given)
-
-
-def reading(offset: int, day: int = 0, **more: Any) -> dict[str, Any]:
-    """A reading of a day after the first."""
-    return {
-        "device": f"d{offset}",
-        "value": offset / 2,
-        "time": TIMESTAMP_MS + day * DAY_MS + offset,
-        "tags": {},
-        **more,
-    }
-
-
-def lake(root: Path, name: str = "default.lake") -> Table:
-    """The table as a reader finds it."""
-    return SqlCatalog("default", uri=f"sqlite:///{root}/catalog.db", warehouse=root.as_uri()).load_table(name)
-
-
-def offsets(root: Path) -> list[int]:
-    """The offsets of all rows."""
-    return sorted(lake(root).scan().to_arrow()["kafka_offset"].to_pylist())
 
 
 def test_rows_of_several_partitions_are_one_snapshot_of_a_table_by_day(tmp_path: Path) -> None:
@@ -243,91 +199,6 @@ def test_files_on_s3(tmp_path: Path, s3: Any) -> None:
     assert sum(path.endswith(".parquet") for path in listed) == 2
 
 
-@pytest.fixture
-def compacted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Writing], str]:
-    """What the command says that compacts the tables of a connector, of all days that are over."""
-
-    def run(task: Writing) -> str:
-        file = tmp_path / "connector.properties"
-        own = {key: value for key, value in task.config.values.items() if key.startswith("connect.iceberg.") and value}
-        lines = {"name": "n", "connector.class": "iceberg", "topics": TOPIC, **own}
-        file.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), encoding="utf-8")
-        capsys.readouterr()
-        code = main(["compact", str(file), "--after-hours", "0"])
-        said = capsys.readouterr()
-        assert code == 0, said.err
-        return said.out
-
-    return run
-
-
-def test_compaction_joins_days_that_are_over_and_keeps_the_last_row_of_each_id(
-    tmp_path: Path, compacted: Callable[[Writing], str]
-) -> None:
-    revision = {"name": "revision", "type": "long"}
-    task = writing(tmp_path, revision, revision="revision")
-    sent = [(0, 1, 2), (0, 3, 2), (0, 2, 2), (1, 1, 2), (0, 1, 0), (0, 1, 4_000)]
-    prepared = [
-        task.prepare({**reading(device, day), "value": float(number), "revision": number})
-        for device, number, day in sent
-    ]
-    for one in prepared:
-        task.write(one)
-    before = lake(tmp_path)
-    assert len(list(before.scan().plan_files())) == 6
-    assert compacted(task).splitlines() == [
-        "default.lake event_day=2026-01-03: 4 files joined, 4 rows became 2",
-        "default.lake: 0 snapshots and 0 files removed",
-    ]
-    rows = asked(lake(tmp_path).scan().to_arrow(), "SELECT device, value FROM stored ORDER BY kafka_offset")
-    assert rows == [
-        {"device": device, "value": value} for device, value in (("d0", 3), ("d1", 1), ("d0", 1), ("d0", 1))
-    ]
-    assert len(list(lake(tmp_path).scan().plan_files())) == 3
-    assert compacted(task) == "default.lake: 0 snapshots and 0 files removed\n"
-    # What the table holds is known after compaction too: the lower revisions do not come back.
-    writing(tmp_path, revision, revision="revision").write(*prepared)
-    assert asked(lake(tmp_path).scan().to_arrow(), "SELECT count(*) AS n FROM stored") == [{"n": 4}]
-
-
-def test_old_snapshots_go_with_the_files_that_only_they_have(
-    tmp_path: Path, compacted: Callable[[Writing], str]
-) -> None:
-    task = writing(tmp_path, snapshots_keep_ms="0")
-    prepared = [task.prepare(reading(offset)) for offset in range(4)]
-    for one in prepared:
-        task.write(one)
-    said = compacted(task)
-    table = lake(tmp_path)
-    assert "event_day=2026-01-01: 4 files joined, 4 rows became 4" in said
-    assert len(table.snapshots()) == 1
-    assert {path.name for path in tmp_path.rglob("*.parquet")} == {
-        Path(one.file.file_path).name for one in table.scan().plan_files()
-    }
-    assert offsets(tmp_path) == [0, 1, 2, 3]
-    writing(tmp_path).write(*prepared)
-    assert offsets(tmp_path) == [0, 1, 2, 3], "the snapshot of the compaction says what the table holds"
-
-
-def test_compaction_leaves_a_day_alone_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = writing(tmp_path)
-    prepared = [task.prepare(reading(offset)) for offset in range(3)]
-    task.write(prepared[0])
-    task.write(prepared[1])
-    replace, waiting = commits.replace, [True]
-
-    def late(*arguments: Any) -> None:
-        if waiting:
-            waiting.clear()
-            task.write(prepared[2])
-        replace(*arguments)
-
-    monkeypatch.setattr(commits, "replace", late)
-    (done,) = compaction.compact(lake(tmp_path), datetime(2027, 1, 1, tzinfo=UTC), timedelta())
-    assert done.overtaken
-    assert offsets(tmp_path) == [0, 1, 2]
-
-
 def test_files_on_this_machine_are_on_the_disk_before_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,3 +240,84 @@ def test_the_query_for_the_last_row_of_an_id(tmp_path: Path) -> None:
         task.write(one)
     query = LATEST.format(pk="device, time").replace("device, sequence, level", "value")
     assert asked(lake(tmp_path).scan().to_arrow(), query) == [{"value": 3.0}]
+
+
+TWICE = (
+    f"INSERT INTO lake SELECT device, value, time, tags FROM {TOPIC} AUTOCREATE AUTOEVOLVE; "
+    f"INSERT INTO lake SELECT device, value, time, tags, level FROM {TOPIC} AUTOCREATE AUTOEVOLVE"
+)
+
+
+def test_a_record_of_which_a_row_is_bad_is_not_stored_in_part(tmp_path: Path) -> None:
+    """Else its offset counts as lacking, and a replay writes its good row a second time."""
+    first = writing(tmp_path, NARROW)
+    first._offset = 100
+    first.write(first.prepare(reading(100, level=1)))
+    task = writing(tmp_path, TEXT, kcql=TWICE)
+    prepared = [task.prepare(reading(offset, level="high")) for offset in range(2)]
+    good = writing(tmp_path, NARROW, kcql=TWICE)
+    good._offset = 2
+    prepared.append(good.prepare(reading(2, level=1)))
+    for _ in range(2):
+        failed = task.write(*prepared)
+        assert [one.reason for one in failed] == ["type", "type"]
+        assert offsets(tmp_path) == [2, 2, 100]
+
+
+def test_what_failed_before_the_sink_comes_in_by_a_replay(tmp_path: Path) -> None:
+    """A record in the middle could not be decoded; once it can, the table does not count it as held."""
+    task = writing(tmp_path)
+    prepared = [task.prepare(reading(offset)) for offset in range(3)]
+    task.sink.open()
+    rows = [row for one in (prepared[0], prepared[2]) for row in one.rows]
+    task.sink.write(Batch(TOPIC, 0, rows, begin=0, end=3, failed_before=frozenset((1,))))
+    task.write(*prepared)
+    task.write(*prepared)
+    assert offsets(tmp_path) == [0, 1, 2]
+
+
+LONG = {"name": "level", "type": "long", "example": 2**40}
+DOUBLE = {"name": "level", "type": "double", "example": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(LONG, DOUBLE, id="the table has a long"),
+        pytest.param(DOUBLE, LONG, id="the table has a double"),
+        pytest.param(NARROW, DOUBLE, id="the table has an int"),
+    ],
+)
+def test_types_that_iceberg_does_not_unite_are_bad_records(tmp_path: Path, first: Any, second: Any) -> None:
+    """Arrow unites them, and so did the check."""
+    task, prepared = _evolving(tmp_path, "", [first], [second], [first])
+    (failed,) = task.write(*prepared)
+    assert (failed.index, failed.reason) == (1, "type")
+    assert offsets(tmp_path) == [0, 2]
+
+
+def test_two_tasks_that_create_the_table_at_once_both_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quicker one makes the namespace and the table between the other's look for them and its commits."""
+    quick, slow = writing(tmp_path), writing(tmp_path)
+    prepared = [quick.prepare(reading(offset)) for offset in range(2)]
+    create, waiting = SqlCatalog.create_namespace, [True]
+
+    def late(catalog: Any, *arguments: Any) -> None:
+        if waiting:
+            waiting.clear()
+            quick.write(prepared[0])
+            with monkeypatch.context() as seen_before:
+                seen_before.setattr(SqlCatalog, "namespace_exists", lambda *_: False)
+                create(catalog, *arguments)
+        create(catalog, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "create_namespace", late)
+    assert slow.write(prepared[1]) == []
+    assert offsets(tmp_path) == [0, 1]
+
+
+def test_a_catalog_that_only_reads_is_away_for_now(tmp_path: Path) -> None:
+    """PostgreSQL says 25006 while a standby takes over."""
+    refused = psycopg.errors.ReadOnlySqlTransaction("cannot execute UPDATE in a read-only transaction")
+    with pytest.raises(Unavailable, match="read-only transaction"), translated(writing(tmp_path).config):
+        raise InternalError("UPDATE", {}, refused)

@@ -20,6 +20,7 @@ from sink_world import TIMESTAMP_MS, Writing
 
 from isotherm.connector.config.files import ConfigError, from_mapping
 from isotherm.persisters.api.record import ProjectedRecord
+from isotherm.persisters.api.row import Batch
 from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.configuration import check
 from isotherm.persisters.sinks.catalog import installed_sinks
@@ -135,6 +136,18 @@ def test_each_row_is_stored_once_whatever_is_written_again(
 def _spoilt(prepared: ProjectedRecord) -> ProjectedRecord:
     (row,) = prepared.rows
     return ProjectedRecord([row._replace(values={**(row.values or {}), "value": "no number"})])
+
+
+def test_what_failed_before_the_sink_comes_in_by_a_replay(tmp_path: Path) -> None:
+    """A record in the middle could not be decoded; once it can, its file does not count it as stored."""
+    task = writing(tmp_path)
+    prepared = [task.prepare(reading(offset)) for offset in range(3)]
+    rows = [row for one in (prepared[0], prepared[2]) for row in one.rows]
+    task.sink.open()
+    assert task.sink.write(Batch(TOPIC, 0, rows, begin=0, end=3, failed_before=frozenset((1,)))) == []
+    for _ in range(2):
+        writing(tmp_path).write(*prepared)
+    assert stored(tmp_path) == {("lake/date=2026-01-01", offset): 1 for offset in range(3)}
 
 
 def test_two_owners_that_do_not_know_of_each_other_store_each_row_once(tmp_path: Path) -> None:

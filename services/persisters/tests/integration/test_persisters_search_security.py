@@ -1,4 +1,4 @@
-"""Elasticsearch with security on: users, API keys and bearer tokens, and that no message tells them."""
+"""Elasticsearch with security on: users and bearer tokens, and that no message tells them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from isotherm.stack.servers.elasticsearch import ELASTICSEARCH_8, ELASTICSEARCH_
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
 
-KINDS = ("user", "api key", "bearer token")
+KINDS = ("user", "bearer token")
+"""API keys are in an index that this distribution cannot make: the filter `pattern_capture` of its analyzer is in the
+module analysis-common, which only the whole distribution has. What is sent with them: test_persisters_credentials.py.
+"""
 
 
 @pytest.fixture(scope="module", params=[ELASTICSEARCH_8, ELASTICSEARCH_9], ids=["8", "9"])
@@ -44,9 +47,6 @@ def secured(
 def issued(server: Elasticsearch, kind: str) -> dict[str, str]:
     """Credentials of this kind, as a connector's keys."""
     with httpx.Client(base_url=server.url, auth=(USER, PASSWORD), timeout=60.0) as client:
-        if kind == "api key":
-            made = client.post("/_security/api_key", json={"name": "of-test"}).raise_for_status().json()
-            return {"api.key": made["encoded"]}
         if kind == "bearer token":
             asked = {"grant_type": "password", "username": USER, "password": PASSWORD}
             made = client.post("/_security/oauth2/token", json=asked).raise_for_status().json()
@@ -83,7 +83,8 @@ def test_wrong_credentials_stop_the_task_and_are_not_told(
 ) -> None:
     credentials = issued(secured, kind)
     *_, (secret_key, secret) = credentials.items()
-    wrong = f"{secret[:-4]}AAAA"
+    # The last letters of a token say little, and may be these.
+    wrong = secret.swapcase()
     refused = sink(secured, credentials | {secret_key: wrong})
     with pytest.raises(SinkConfigError, match="401") as stopped:
         refused.open()

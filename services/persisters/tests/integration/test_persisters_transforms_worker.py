@@ -40,6 +40,7 @@ from transform_cases import (
 
 from isotherm.connector.transforms.chain import read_chain
 from isotherm.connector.transforms.message import Message, TransformError
+from isotherm.connector.transforms.numbers import single, text_of_double
 from isotherm.connector.transforms.schemas import shape
 from isotherm.connector.transforms.times import MS_PER_DAY, ms_of
 from isotherm.persisters.records.decoded_value import Decode
@@ -280,6 +281,10 @@ def decoded(decode: Decode, data: bytes | None) -> tuple[Any, Any]:
 def text_of_header(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return text_of_double(value, is_single=single(value) == value)
     return "null" if value is None else str(value)
 
 

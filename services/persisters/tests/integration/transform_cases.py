@@ -146,6 +146,11 @@ EITHER = (
     one("hoist-key", "HoistField$Key", field="all"),
     one("drop", "DropHeaders", headers="origin,none"),
     one("insert-header", "InsertHeader", header="origin", value_literal="east"),
+    *(
+        one(f"insert-header-{number}", "InsertHeader", header="origin", value_literal=literal)
+        for number, literal in enumerate(("7", "-1.0", "2.5", "1e300", "true", "null", '"7"', "12.3.4", "0x1", "+5"))
+    ),
+    one("header-default", "HeaderFrom$Value", fields="text", headers="a", operation="copy"),
     one("filter", "Filter"),
     one("flatten-key", "Flatten$Key", delimiter="_"),
     one("key-field", "ExtractField$Key", field="id"),

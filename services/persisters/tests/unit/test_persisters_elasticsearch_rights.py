@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import orjson
 import pytest
@@ -14,25 +15,26 @@ from elastic_transport import NodeConfig
 from isotherm import kcql
 from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.row import Row
-from isotherm.persisters.api.sink import RowError, SinkConfigError
+from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
 from isotherm.persisters.sinks.elasticsearch.indices.index_targets import IndexTargets
 from isotherm.persisters.sinks.elasticsearch.indices.lifecycle import check_policy
 from isotherm.persisters.sinks.elasticsearch.search_server import SearchServer
 from isotherm.servicekit.avro import WriterSchema, parse
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}
-Serve = Callable[[str], IndexTargets]
+Serve = Callable[..., IndexTargets]
 
 
 @pytest.fixture
-def forbidding() -> Iterator[Serve]:
-    """Targets on a server that answers 403 to requests below a path, and 200 to all others."""
-    forbidden: list[str] = []
+def refusing() -> Iterator[Serve]:
+    """Targets on a server that answers a status, 403 unless said, to requests below a path, and 200 to all others."""
+    refused: list[Any] = []
 
     class Server(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_response(403 if self.path.startswith(forbidden[0]) else 200)
+            path, status = refused
+            self.send_response(status if self.path.startswith(path) else 200)
             self.send_header("X-Elastic-Product", "Elasticsearch")
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", "2")
@@ -50,8 +52,8 @@ def forbidding() -> Iterator[Serve]:
         thread.start()
         with closing(SearchServer([NodeConfig("http", "127.0.0.1", server.server_port)], {})) as client:
 
-            def serve(path: str) -> IndexTargets:
-                forbidden.append(path)
+            def serve(path: str, status: int = 403) -> IndexTargets:
+                refused[:] = path, status
                 return IndexTargets(client, "", auto_create=True)
 
             yield serve
@@ -65,8 +67,8 @@ def row(statement: str) -> Row:
     return Row(0, "secret", "1", {"a": "secret"}, 0, None, plan)
 
 
-def test_an_index_that_only_a_record_names_is_the_records_fault(forbidding: Serve) -> None:
-    targets = forbidding("/secret")
+def test_an_index_that_only_a_record_names_is_the_records_fault(refusing: Serve) -> None:
+    targets = refusing("/secret")
     error = targets.prepare(row("INSERT INTO _value.a SELECT * FROM t"))
     assert isinstance(error, RowError)
     assert (error.reason, "403" in str(error)) == ("target", True)
@@ -74,8 +76,17 @@ def test_an_index_that_only_a_record_names_is_the_records_fault(forbidding: Serv
         targets.prepare(row("INSERT INTO secret SELECT * FROM t"))
 
 
-def test_templates_that_may_not_be_put_are_nobodys_record(forbidding: Serve) -> None:
-    targets = forbidding("/_index_template")
+def test_an_index_that_is_deleted_after_it_was_found_is_prepared_again(refusing: Serve) -> None:
+    """Its retention deletes it between two requests of this task: nobody is to blame."""
+    targets = refusing("/secret/_mapping", 404)
+    with pytest.raises(Unavailable, match="secret was deleted meanwhile"):
+        targets.prepare(row("INSERT INTO secret SELECT * FROM t"))
+    refusing("/nothing", 404)
+    assert targets.prepare(row("INSERT INTO secret SELECT * FROM t")) is None
+
+
+def test_templates_that_may_not_be_put_are_nobodys_record(refusing: Serve) -> None:
+    targets = refusing("/_index_template")
     with pytest.raises(SinkConfigError, match="403"):
         targets.prepare(row("INSERT INTO _value.a SELECT * FROM t"))
 

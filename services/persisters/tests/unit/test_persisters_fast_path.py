@@ -101,7 +101,7 @@ def one_by_one(project: Projector, batch: list[Record]) -> list[Row]:
     return [row for record in batch for row in project(record).rows]
 
 
-def essence(rows: list[Row]) -> object:
+def essence(rows: Sequence[Row]) -> object:
     return [(one.offset, one.target, one.id, one.values, one.event_time_ms, one.revision, one.raw) for one in rows]
 
 

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.persisters.sinks.iceberg.offset_ranges import Held, OffsetRanges, Source, from_property, to_property
+from isotherm.persisters.sinks.iceberg.offset_ranges import (
+    MOST_RANGES,
+    Held,
+    OffsetRanges,
+    Source,
+    from_property,
+    to_property,
+)
 
 _OFFSETS = st.integers(0, 30)
 _ADDED = st.lists(st.tuples(_OFFSETS, _OFFSETS, st.sets(_OFFSETS, max_size=4)), max_size=6)
@@ -38,3 +45,14 @@ def test_a_snapshot_property_says_the_same(added: list[tuple[int, int, set[int]]
 def test_something_else_in_the_property_is_said(text: str) -> None:
     with pytest.raises(ValueError, match="does not say"):
         from_property(text)
+
+
+def test_a_snapshot_property_does_not_grow_with_every_failed_record() -> None:
+    """The smallest gaps go, the oldest first; a part that was never read stays one."""
+    held = OffsetRanges().plus(1_000_000, 1_000_010)
+    for begin in range(0, 10 * 2 * MOST_RANGES, 10):
+        held = held.plus(begin, begin + 10, without=[begin + 5])
+    assert len(held.ranges) == MOST_RANGES
+    assert 5 in held
+    assert 10 * 2 * MOST_RANGES - 5 not in held
+    assert 500_000 not in held

@@ -101,6 +101,32 @@ def test_a_record_behind_the_one_that_stops_the_task_is_no_dead_letter_of_this_r
     assert told.failed_offsets == []
 
 
+def test_a_sink_hears_which_records_failed_before_it() -> None:
+    """What it notes as stored must not include them; what WHERE leaves out is no failure."""
+    records = [Record("t", 0, offset, 0, None, b"", ()) for offset in range(4)]
+    made = [
+        ProjectedRecord([Row(0, "target", "0", {}, 0, None, PLAN)]),
+        ProjectedRecord(failed=FailedRecord(records[1], "VALUE_CONVERTER", "avro", REFUSED)),
+        ProjectedRecord(filtered="where"),
+        ProjectedRecord([Row(3, "target", "3", {}, 0, None, PLAN)]),
+    ]
+    batches: list[Batch] = []
+
+    class Listening(Overloaded):
+        def write(self, batch: Batch) -> Sequence[FailedRow]:
+            batches.append(batch)
+            return []
+
+    policy, told = ErrorPolicy(Policy.NOOP, max_retries=1, dead_letters=True), Told()
+    writers = Writers(1, Listening(0), policy, told.send, told)
+    batch = InFlightBatch.prepare(records, policy, lambda one: made[one.offset])
+    writers.gather(PartitionBuffer(("t", 0), Counts(), Backoff()), batch)
+    (answer,) = writers.answers(WAIT_S)
+    writers.close()
+    assert answer.fatal is None
+    assert [(one.begin, one.end, one.failed_before) for one in batches] == [(0, 4, frozenset((1,)))]
+
+
 class Together:
     """A sink whose writes wait for each other."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from isotherm.stack.artifacts import SETS, ArtifactError, Artifacts
+from isotherm.stack.artifacts import ALL_SETS, SETS, ArtifactError, Artifacts
 from isotherm.stack.java import JavaNotFound, find_java
 from isotherm.stack.ports import PortError, Ports, port_names
 from isotherm.stack.servers.server import Server, ServerFailed
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     fetch.set_defaults(run=_fetch)
 
     jars = commands.add_parser("jars", help="print the folder of a set of files, fetched when missing")
-    jars.add_argument("set", choices=SETS)
+    jars.add_argument("set", choices=ALL_SETS)
     jars.set_defaults(run=_jars)
 
     java_home = commands.add_parser("java-home", help="print the home of the Java that runs the servers")

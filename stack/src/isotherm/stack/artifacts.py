@@ -37,6 +37,11 @@ BENCH_SETS = ("kafka-streams",)
 DOCS_SETS = ("mermaid",)
 """What draws the diagrams of the documentation site; downloaded by `make docs`."""
 
+STORAGE_SETS = ("hadoop-aws", "hdfs")
+"""The jars by which Spark reaches S3, and a server of HDFS; downloaded when somebody asks for them."""
+
+ALL_SETS = (*SETS, *LONG_SETS, *BENCH_SETS, *DOCS_SETS, *STORAGE_SETS)
+
 _MANIFESTS = Path(__file__).parent / "manifests"
 _VERIFIED = "verified.json"
 _FILES = "files"
@@ -110,7 +115,7 @@ class Artifacts:
     def _read_manifest(self, name: str) -> dict[str, str]:
         path = self._manifests / name / "sha256"
         if not path.exists():
-            known = ", ".join((*SETS, *LONG_SETS, *BENCH_SETS, *DOCS_SETS))
+            known = ", ".join(ALL_SETS)
             raise ArtifactError(f"unknown set of artifacts {name!r}; known are {known}")
         return parse_manifest(path.read_text(encoding="ascii"))
 

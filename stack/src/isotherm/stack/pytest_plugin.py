@@ -28,8 +28,8 @@ from isotherm.stack.servers.hazelcast import Hazelcast
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.postgresql import Postgresql
 from isotherm.stack.servers.registry import Registry
-from isotherm.stack.servers.s3 import S3
 from isotherm.stack.servers.server import Server
+from isotherm.stack.servers.storage.s3 import S3
 from isotherm.stack.stack import Stack
 
 DOCUMENTED_HAZELCAST_PORT = 5701

@@ -21,13 +21,13 @@ from isotherm.stack.servers.hazelcast import DEFAULT_BACKUPS, Hazelcast, SecondH
 from isotherm.stack.servers.kafka import Kafka, NodePorts
 from isotherm.stack.servers.postgresql import Postgresql
 from isotherm.stack.servers.registry import Registry
-from isotherm.stack.servers.s3 import S3
 from isotherm.stack.servers.server import (
     READY_TIMEOUT_S,
     Runtime,
     Server,
     wait_all_ready,
 )
+from isotherm.stack.servers.storage.s3 import S3
 
 DEFAULT_FOLDER = Path(".stack")
 

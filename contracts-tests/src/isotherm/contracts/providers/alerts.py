@@ -102,6 +102,7 @@ def _answer(harness: Harness) -> None:
     runner = TrialRunner(
         SETTINGS.rules_topic,
         SETTINGS.input_topics,
+        SETTINGS.groups_topic,
         TrialClients(clients.trial, clients.outcomes, harness.registry),
         sources_of(SETTINGS),
         lambda rule: cast(Any, rule),

@@ -85,7 +85,11 @@ async def _forward(
     """Let the pipeline's own forwarder and producer take one notification."""
     (server,) = connector.observe.servers
     routes = [rule.route_for_server(server) for rule in connector.rules]
-    outlets = [Outlet(route, harness.registry.encoder(route.topic.name, schema_of(route.topic))) for route in routes]
+    metrics = Metrics(CollectorRegistry())
+    outlets = [
+        Outlet(route, harness.registry.encoder(route.topic.name, schema_of(route.topic)), metrics.count_filtered)
+        for route in routes
+    ]
     notification = Notification(
         resource=routes[0].resource,
         arrived_ms=scenario.TAKEN_IN_MS,
@@ -101,7 +105,6 @@ async def _forward(
         max_age_s=2,
         content_format=50,
     )
-    metrics = Metrics(CollectorRegistry())
     queue: BoundedQueue[QueuedNotification] = BoundedQueue(10, 1_000_000)
     keys = {(connector.name, route.resource.uri): outlets for route in routes}
     pipeline = service.Pipeline(settings, [connector], {}, metrics, Health())

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from collections.abc import Callable
 from functools import partial
+from uuid import uuid4
 
 from isotherm.aggregator.kafka.broker import REQUEST_TIMEOUT_S, Broker
 from isotherm.aggregator.kafka.output_producer import OutputProducer
 from isotherm.aggregator.kafka.stored_position import StoredPosition
+from isotherm.aggregator.kafka.writer_journal import TRANSACTION_TIMEOUT_S, WriterJournal
+from isotherm.aggregator.kafka.writer_lease import SESSION_S, WriterLease
+from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 
@@ -39,3 +46,32 @@ def open_output_producer(settings: KafkaSettings) -> OutputProducer:
     """Return the driver's own sender of the output, beside Spark's. It connects when it sends for the first time."""
     client_id = f"{_CLIENT_ID}-windows"
     return OutputProducer(partial(clients.producer, settings, client_id, delivery_timeout_ms=_DELIVERY_TIMEOUT_MS))
+
+
+def open_lease(settings: AggregatorSettings, end_process: Callable[[], None]) -> WriterLease:
+    """Return the lease of the aggregators of one name; `end_process` ends one that goes on when another has begun."""
+    consumer = clients.consumer(
+        settings.kafka,
+        f"{_CLIENT_ID}-lease",
+        settings.writers_group,
+        session_timeout_ms=round(SESSION_S * 1000),
+    )
+    topic = settings.journal_topic
+    name = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+    return WriterLease(consumer, open_journal(settings, name), topic, end_process)
+
+
+def open_journal(settings: AggregatorSettings, name: str) -> WriterJournal:
+    """Return the journal of the aggregators of one name, as the process `name` writes it."""
+    client_id = f"{_CLIENT_ID}-journal"
+    make_producer = partial(
+        clients.producer,
+        settings.kafka,
+        client_id,
+        transactional_id=settings.writers_group,
+        transaction_timeout_ms=round(TRANSACTION_TIMEOUT_S * 1000),
+        delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
+        linger_ms=0,
+    )
+    reader = clients.consumer_to_the_end(settings.kafka, f"{client_id}-reader")
+    return WriterJournal(settings.journal_topic, name, make_producer, reader)

@@ -48,7 +48,8 @@ class Progress:
     def parse(cls, text: str) -> Progress:
         """Parse the JSON of a StreamingQueryProgress."""
         progress = json.loads(text)
-        kafka = next(source for source in progress["sources"] if source["description"].startswith("KafkaV2"))
+        # The windowed query reads the clock's topic, too, before the input.
+        kafka = progress["sources"][-1]
         watermark = progress.get("eventTime", {}).get("watermark")
         operators: Sequence[Mapping[str, Any]] = progress["stateOperators"]
         return cls(

@@ -1,24 +1,51 @@
-"""The composition root of the aggregator: lock the checkpoint, wait for servers, start Spark, run, stop."""
+"""The composition root of the aggregator: wait for servers and for the lease, start Spark, run, stop."""
 
 from __future__ import annotations
 
-from isotherm.aggregator.checkpoint.folder import CheckpointFolder, CheckpointMismatchError, fingerprint
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from isotherm.aggregator.checkpoint.folder import (
+    REJECTS,
+    WINDOWS,
+    CheckpointFolder,
+    CheckpointMismatchError,
+    CheckpointSupersededError,
+)
+from isotherm.aggregator.checkpoint.plans import planned_records
 from isotherm.aggregator.checkpoint.writer_schema_cache import WriterSchemaCache
-from isotherm.aggregator.kafka.broker import Broker, BrokerError
-from isotherm.aggregator.kafka.start_search import find_start, spark_offsets
-from isotherm.aggregator.kafka_clients import open_broker, open_output_producer
+from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.kafka.broker import Broker
+from isotherm.aggregator.kafka.clock_topic import Clock
+from isotherm.aggregator.kafka.start_search import spark_offsets
+from isotherm.aggregator.kafka.writer_journal import LeaseLostError
+from isotherm.aggregator.kafka.writer_lease import Tenure, WriterLease
+from isotherm.aggregator.kafka_clients import open_broker, open_lease, open_output_producer
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.recompute.service import corrections_beside
 from isotherm.aggregator.rollups.service import rollups_beside
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
 from isotherm.aggregator.spark.devices_table import DevicesTable
+from isotherm.aggregator.spark.gateway import is_submitted
+from isotherm.aggregator.spark.hadoop_objects import open_objects
 from isotherm.aggregator.spark.kafka_options import java_options, redacted
-from isotherm.aggregator.spark.queries import REJECTS, WINDOWS, Queries
+from isotherm.aggregator.spark.noted_batches import NotedBatches
+from isotherm.aggregator.spark.queries import Queries
+from isotherm.aggregator.spark.query_plans import QueryPlans
 from isotherm.aggregator.spark.window_sink import WindowSink, output_schema_ids
+from isotherm.aggregator.spark.work_folder import work_folder
 from isotherm.aggregator.status import Status
 from isotherm.aggregator.supervision.batch_pacer import BatchPacer, hold_ms
-from isotherm.aggregator.supervision.query_runner import QueryFailedError, QueryRunner
+from isotherm.aggregator.supervision.boundary_end import BoundaryEnd
+from isotherm.aggregator.supervision.checkpoint_start import CheckpointStart, verify_topics
+from isotherm.aggregator.supervision.query_runner import QueryFailedError, QueryRunner, SupersededError
 from isotherm.aggregator.supervision.server_wait import ServerWait, StopRequestedError
 from isotherm.aggregator.supervision.supervised_query import SupervisedQuery
 from isotherm.aggregator.supervision.watermark_advancer import WatermarkAdvancer
@@ -31,6 +58,11 @@ from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.lifecycle import Exit, Stop
 from isotherm.servicekit.settings import SettingsError
 
+T = TypeVar("T")
+
+_LOST = (SupersededError, CheckpointSupersededError, LeaseLostError)
+"""What a process raises that may not write any more."""
+
 _log = logs.logger(__name__)
 
 
@@ -41,7 +73,8 @@ class Aggregator:
         session.verify(settings)
         self._settings = settings
         self._kafka_options = java_options(settings.kafka)
-        self._folder = CheckpointFolder(settings.checkpoint_dir)
+        self._plans: QueryPlans | None = None
+        self._spark: session.Spark | None = None
         self._health = Health()
         self._metrics = Metrics()
         self._status = Status(self._health, self._metrics)
@@ -57,6 +90,9 @@ class Aggregator:
             with reported(self._reporter()):
                 return self._run(ServerWait(stop, self._health))
         except QueryFailedError:
+            return Exit.FAILED
+        except _LOST as error:
+            _log.error("ending: another process of this name has the lease", reason=str(error))
             return Exit.FAILED
         except CheckpointMismatchError as error:
             raise SettingsError([f"checkpoint_dir: {error}"]) from error
@@ -77,133 +113,202 @@ class Aggregator:
         )
 
     def _run(self, wait: ServerWait) -> int:
-        settings, folder = self._settings, self._folder
-        try:
-            folder.create()
-            lock = wait.until("checkpoint", folder.lock)
-        except OSError as error:
-            raise SettingsError([f"checkpoint_dir: {str(folder.folder)!r} cannot be used: {error}"]) from error
-        except StopRequestedError:
-            return Exit.OK
+        settings = self._settings
         broker, registry = open_broker(settings.kafka), SchemaRegistry(settings.registry)
+        lease = open_lease(settings, self._end_process)
         try:
-            self._run_queries(wait, broker, registry, lock)
+            self._metrics.standstill.begin()
+            wait.until("kafka", lambda: broker.ensure_own_topics(settings.own_topics))
+            lease.start()
+            while not self._is_done(wait, broker, registry, lease):
+                _log.warning("this process begins anew, with another Spark, when it has the lease")
         except StopRequestedError:
             _log.info("stopped before the queries were started")
         finally:
+            # After everything that writes has ended: another process of this name begins at once.
+            lease.close()
             broker.close()
             registry.close()
         return Exit.OK
 
-    def _run_queries(self, wait: ServerWait, broker: Broker, registry: SchemaRegistry, lock: int) -> None:
-        settings, folder = self._settings, self._folder
-        self._metrics.standstill.begin()
-        wait.until("kafka", lambda: self._verify_topics(broker))
-        start = wait.until("kafka", lambda: self._start_position(broker))
-        schemas = WriterSchemaCache(registry, folder)
-        output_ids = wait.until("registry", lambda: self._look_up_schemas(broker, registry, schemas))
-        pacer = BatchPacer(_hold_ms(settings), self._reads_backlog)
-        spark = session.Spark(settings, folder.spark, lock)
+    def _is_done(self, wait: ServerWait, broker: Broker, registry: SchemaRegistry, lease: WriterLease) -> bool:
+        """Run Spark for one tenure; return False when another process has held the lease since."""
+        wait.for_lease(lambda: lease.is_held, lease.reason)
+        try:
+            tenure = lease.tenure()
+            wait.until("kafka", lambda: verify_topics(self._settings, broker))
+            with work_folder(self._settings, tenure.epoch) as folder:
+                lease.writing_has_begun(tenure)
+                self._run_spark(wait, broker, registry, tenure, folder)
+        except _LOST as error:
+            if is_submitted():
+                # Its JVM cannot be replaced. The supervisor of spark-submit starts another one.
+                raise
+            _log.warning("the lease is lost", reason=str(error))
+            return False
+        finally:
+            lease.writing_has_ended()
+        return True
+
+    def _end_process(self) -> None:
+        """End this process and its JVM at once, whatever they wait for."""
+        if self._spark is not None:
+            self._spark.kill()
+        os._exit(Exit.FAILED)
+
+    def _run_spark(
+        self, wait: ServerWait, broker: Broker, registry: SchemaRegistry, tenure: Tenure, folder: Path
+    ) -> None:
+        settings = self._settings
+        spark = self._spark = session.Spark(settings, folder)
         _log.info("spark started", jvm_pid=spark.jvm_pid, master=spark.session.sparkContext.master)
+        pacer = BatchPacer(_hold_ms(settings), self._reads_backlog)
         try:
             spark.when_jvm_ends(wait.request_stop, settings.shutdown_timeout_ms / 1000)
-            wait.until("checkpoint", lambda: spark.hold(folder.jvm_lock))
-            devices = DevicesTable(settings, self._kafka_options, broker, registry, folder)
-            sink = WindowSink(
-                settings,
-                self._kafka_options,
-                output_ids,
-                folder,
-                devices,
-                self._metrics,
-                open_output_producer(settings.kafka),
-                lambda batch_id: windows.open_windows_before(batch_id),
-                start.complete_after_ms,
-            )
-            starting_offsets = wait.until("kafka", lambda: spark_offsets(start, broker, broker.input_topics(settings)))
-            queries = Queries(spark.session, settings, self._kafka_options, folder, pacer.paced(sink), starting_offsets)
-            windows = SupervisedQuery(WINDOWS, lambda: queries.start_windows(schemas.ids), self._redact, pacer)
-            rejects = SupervisedQuery(REJECTS, lambda: queries.start_rejects(schemas.ids), self._redact)
-            runner = QueryRunner(
-                settings,
-                broker,
-                schemas,
-                folder,
-                WatermarkAdvancer(settings, folder, broker, schemas, hurry=pacer.hurry),
-                self._health,
-                self._metrics,
-                wait,
-                self._status,
-                self._target,
-            )
-            with (
-                corrections_beside(settings, spark.session, output_ids, self._metrics, self._is_halted),
-                rollups_beside(settings, spark.session, self._metrics, self._is_halted, start.complete_after_ms),
-            ):
-                runner.run(windows, rejects, lambda: self._verify_topics(broker))
+            held = partial(_while_held, tenure)
+            objects = wait.until("checkpoint", held(lambda: open_objects(spark.session, settings.checkpoint_dir)))
+            checkpoint = CheckpointFolder(objects, settings.name, tenure.epoch)
+            parts = _Parts(settings, broker, registry, tenure, spark, checkpoint)
+            self._run_queries(wait, parts, pacer)
         finally:
             pacer.release()
             spark.stop()
+            self._spark = None
             _log.info("spark stopped")
 
-    def _is_halted(self) -> bool:
-        return self._status.halted is not None
+    def _run_queries(self, wait: ServerWait, parts: _Parts, pacer: BatchPacer) -> None:
+        settings, broker, tenure = self._settings, parts.broker, parts.tenure
+        held = partial(_while_held, tenure)
+        checkpoint = CheckpointStart(settings, broker, parts.folder)
+        wait.until("kafka", held(checkpoint.verify))
+        wait.until("kafka", held(checkpoint.verify_boundary))
+        self._plans = parts.plans[WINDOWS]
+        start = wait.until("kafka", held(lambda: checkpoint.position(parts.plans.values())))
+        output_ids = wait.until("registry", held(parts.look_up_schemas))
+        offsets = wait.until("kafka", held(lambda: spark_offsets(start, broker, broker.input_topics(settings))))
+        sink = self._sink(parts, output_ids, start, lambda batch_id: windows.open_windows_before(batch_id))
+        begin_rejects = parts.batches[REJECTS].begin
+        queries = Queries(
+            parts.spark.session, settings, self._kafka_options, parts.folder, pacer.paced(sink), begin_rejects, offsets
+        )
+        windows = self._query(parts, WINDOWS, queries.start_windows, start, pacer)
+        rejects = self._query(parts, REJECTS, queries.start_rejects, start)
+        clock = Clock(settings.clock_topic, tenure)
+        runner = QueryRunner(
+            settings,
+            broker,
+            parts.schemas,
+            tenure,
+            WatermarkAdvancer(settings, self._plans, clock, broker, parts.schemas, hurry=pacer.hurry),
+            self._health,
+            self._metrics,
+            wait,
+            self._status,
+            self._target,
+            _boundary_end(settings),
+        )
+        is_halted = partial(self._is_halted, tenure)
+        session, metrics = parts.spark.session, self._metrics
+        with (
+            corrections_beside(settings, session, output_ids, metrics, is_halted),
+            rollups_beside(settings, session, metrics, is_halted, start.complete_after_ms),
+        ):
+            runner.run(windows, rejects, checkpoint.verify)
+
+    def _sink(
+        self,
+        parts: _Parts,
+        output_ids: tuple[int, int],
+        start: StartPosition,
+        open_windows_before: Callable[[int], int | None],
+    ) -> Callable[[DataFrame, int], bool]:
+        """Return what writes a batch of the windowed query, after it is noted."""
+        settings, batches = self._settings, parts.batches[WINDOWS]
+        sink = WindowSink(
+            settings,
+            self._kafka_options,
+            output_ids,
+            parts.plans[WINDOWS],
+            DevicesTable(settings, self._kafka_options, parts.broker, parts.registry, batches),
+            self._metrics,
+            open_output_producer(settings.kafka),
+            open_windows_before,
+            start.complete_after_ms,
+        )
+
+        def write(finished: DataFrame, batch_id: int) -> bool:
+            batches.begin(batch_id)
+            return sink(finished, batch_id)
+
+        return write
+
+    def _query(
+        self,
+        parts: _Parts,
+        name: str,
+        begin: Callable[[SchemaIds], StreamingQuery],
+        start: StartPosition,
+        pacer: BatchPacer | None = None,
+    ) -> SupervisedQuery:
+        def start_query() -> StreamingQuery:
+            parts.batches[name].restore()
+            return begin(parts.schemas.ids)
+
+        return SupervisedQuery(name, start_query, parts.plans[name], start.offsets, self._redact, pacer)
+
+    def _is_halted(self, tenure: Tenure) -> bool:
+        return self._status.halted is not None or not tenure.is_held
 
     def _reads_backlog(self, batch_id: int) -> bool:
         """Return whether a backlog is read: this batch or the one before it is near the limit, or not known."""
-        sizes = [self._folder.planned_records(number) for number in (batch_id - 1, batch_id)]
+        plans = self._plans
+        sizes = [None if plans is None else planned_records(plans, number) for number in (batch_id - 1, batch_id)]
         return any(size is None or size * 2 >= self._settings.max_offsets_per_trigger for size in sizes)
 
     def _redact(self, text: str) -> str:
         return redacted(text, self._kafka_options)
 
-    def _verify_topics(self, broker: Broker) -> None:
-        """Verify that the topics exist and belong to the checkpoint. Raises BrokerError, CheckpointMismatchError."""
-        settings = self._settings
-        others = [settings.output_topic, settings.late_topic]
-        if settings.group_attributes:
-            others += [settings.grouped_topic, settings.devices_topic]
-        others += [one.output_topic for one in settings.rollups]
-        others += [one.grouped_topic for one in settings.rollups if one.grouped_topic and settings.group_attributes]
-        broker.topic_ids(dict.fromkeys(others))
-        topics = broker.topic_ids(broker.input_topics(settings))
-        self._verify_timestamps(broker, list(topics))
-        self._folder.verify(fingerprint(settings, broker.cluster_id(), topics))
-        broker.ensure_dead_letter_topic(settings.dead_letter_topic)
 
-    def _verify_timestamps(self, broker: Broker, topics: list[str]) -> None:
-        """Raise BrokerError when a topic lacks append times, unless the settings allow that."""
-        untimed = broker.topics_without_append_time(topics)
-        if not untimed:
-            return
-        if self._settings.require_log_append_time:
-            raise BrokerError(
-                f"topic {', '.join(untimed)} has not message.timestamp.type=LogAppendTime, without which readings that "
-                "an outage held back would be dropped unnoticed; run `isotherm apply`, or alter the topic "
-                "(require_log_append_time=false accepts the producers' times)"
-            )
-        _log.warning(
-            "these topics carry the producers' times: readings that an outage holds back are noticed only when the "
-            "watermark drops them",
-            topics=untimed,
-        )
+class _Parts:
+    """What is made anew for each tenure."""
 
-    def _start_position(self, broker: Broker) -> StartPosition:
-        """Return where the checkpoint begins; find and store it at the first start.
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        broker: Broker,
+        registry: SchemaRegistry,
+        tenure: Tenure,
+        spark: session.Spark,
+        folder: CheckpointFolder,
+    ) -> None:
+        self.broker, self.registry, self.tenure, self.spark, self.folder = broker, registry, tenure, spark, folder
+        self.schemas = WriterSchemaCache(registry, folder)
+        self.plans = {name: QueryPlans(spark.session, folder.query(name)) for name in (WINDOWS, REJECTS)}
+        self.batches = {name: NotedBatches(name, plans, tenure) for name, plans in self.plans.items()}
+        self._settings = settings
 
-        Raises BrokerError and SettingsError.
-        """
-        begun = self._folder.load_start()
-        if begun is not None:
-            return begun
-        start = find_start(self._settings, broker, broker.input_topics(self._settings))
-        self._folder.save_start(start)
-        return start
-
-    def _look_up_schemas(self, broker: Broker, registry: SchemaRegistry, schemas: WriterSchemaCache) -> tuple[int, int]:
+    def look_up_schemas(self) -> tuple[int, int]:
         """Look up the input's schema ids; return those of the aggregates and of the groups (0 without groups)."""
-        schemas.open(broker.input_topics(self._settings))
-        return output_schema_ids(self._settings, registry)
+        self.schemas.open(self.broker.input_topics(self._settings))
+        return output_schema_ids(self._settings, self.registry)
+
+
+def _boundary_end(settings: AggregatorSettings) -> BoundaryEnd | None:
+    for each in settings.boundaries:
+        if each.is_former:
+            last_ms = each.last_window_end_ms(settings.window_ms, settings.slide_ms or settings.window_ms)
+            return BoundaryEnd(each, last_ms, settings.read_margin_ms)
+    return None
+
+
+def _while_held(tenure: Tenure, action: Callable[[], T]) -> Callable[[], T]:
+    """Return an action that raises LeaseLostError while this process may not write."""
+
+    def act() -> T:
+        tenure.verify()
+        return action()
+
+    return act
 
 
 def _hold_ms(settings: AggregatorSettings) -> int:

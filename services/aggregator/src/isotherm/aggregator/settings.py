@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from isotherm.aggregator import rollup_plan
+from isotherm.aggregator import checkpoint_location, rollup_plan
 from isotherm.aggregator.reading_condition import parse_condition
 from isotherm.aggregator.rollup_plan import Rollup
 from isotherm.aggregator.watermark import start_position
+from isotherm.aggregator.watermark.boundary import Boundary
 from isotherm.aggregator.watermark.judgement import Judgement
 from isotherm.aggregator.watermark.timeliness import Timeliness
 from isotherm.kcql import Condition
@@ -91,9 +93,11 @@ class AggregatorSettings(ServiceSettings):
 
     name: str = Field(
         "aggregator",
-        min_length=1,
-        description="Name on the control topics: status is reported, and target states are followed, under it. Each "
-        "aggregator needs a name of its own.",
+        pattern=r"^[A-Za-z0-9._-]{1,200}$",
+        description="Name of the aggregator. Its consumer group and its transactional id are "
+        "`isotherm-aggregator-<name>`, its own topics `<name>.clock` and `<name>.journal`; status and target state are "
+        "under it. Of several processes of one name Kafka lets one write, and the others wait. A checkpoint belongs to "
+        "one name.",
     )
     input_topics: list[str] = Field(["thermostat.data"], min_length=1, description="Topics with readings.")
     input_pattern: str = Field(
@@ -169,6 +173,25 @@ class AggregatorSettings(ServiceSettings):
         'offset, or epoch ms), or offsets as JSON, `{"topic": {"0": 17}}`. Windows whose readings the input no longer '
         "has are not published.",
     )
+    publish_from: str = Field(
+        "",
+        description="Boundary to a former aggregator of the same input, which has it as `publish_until`: a time "
+        "(ISO 8601, UTC without an offset, or epoch ms), a multiple of `slide_ms`. Windows that begin before it are "
+        "left to the former one. A new checkpoint then reads from `boundary_overlap_ms` before it, unless `start_from` "
+        "is set.",
+    )
+    publish_until: str = Field(
+        "",
+        description="Boundary to a succeeding aggregator, which has it as `publish_from`. This one publishes the "
+        "windows that begin before it, and then stops its queries. At the first start with it the boundary must be at "
+        "least `boundary_overlap_ms` ahead.",
+    )
+    boundary_overlap_ms: int = Field(
+        600_000,
+        ge=0,
+        description="How long before and after a boundary both aggregators read: the same value in both, at least the "
+        "sum of `allowed_lateness_ms`, `max_skew_ms`, `max_publish_delay_ms` and `read_margin_ms` of each.",
+    )
     trigger_ms: int = Field(
         500,
         ge=0,
@@ -188,7 +211,16 @@ class AggregatorSettings(ServiceSettings):
         description="Finish windows while no reading comes, too. Switch it off to replay old readings into the input "
         "topic while the service runs.",
     )
-    checkpoint_dir: Path = Field(description="Folder of the checkpoint, on a disk that survives a restart.")
+    checkpoint_dir: str = Field(
+        description="Folder of the checkpoint: a path of this machine, or a URI of any file system that Hadoop "
+        "reaches, `s3a://bucket/folder`, `hdfs://host:8020/folder`, `abfs://...`, `gs://...`. It must survive a "
+        "restart, and on a cluster every executor must reach it."
+    )
+    work_dir: Path | None = Field(
+        None,
+        description="Folder of this machine for Spark's temporary files, emptied at the start. Empty: `spark` in "
+        "`checkpoint_dir` if that is on this machine, else a new folder among the system's temporary files.",
+    )
     jars_dir: Path | None = Field(
         None,
         description="Folder with Spark's Kafka and Avro jars, for `run`. Empty: Spark has them, or it fetches them "
@@ -227,11 +259,34 @@ class AggregatorSettings(ServiceSettings):
                 raise ValueError(f"windows.{rollup.name}: output_topic and grouped_topic must be topics of their own")
         return self
 
+    @field_validator("checkpoint_dir", mode="before")
+    @classmethod
+    def _checkpoint_is_a_location(cls, given: object) -> str:
+        return checkpoint_location.normalized(os.fspath(given) if isinstance(given, Path) else str(given))
+
     @field_validator("start_from")
     @classmethod
     def _start_is_valid(cls, text: str) -> str:
         start_position.parse(text)
         return text
+
+    @model_validator(mode="after")
+    def _boundaries_are_possible(self) -> Self:
+        slide_ms = self.slide_ms or self.window_ms
+        for name in ("publish_from", "publish_until"):
+            text = getattr(self, name)
+            at_ms = start_position.parse_time(text) if text else None
+            if text and at_ms is None:
+                raise ValueError(f"{name}: {text!r} is not allowed: must be a time (ISO 8601, or epoch ms)")
+            if at_ms is not None and at_ms % slide_ms:
+                raise ValueError(f"{name}: {text} is not allowed: must be a multiple of {slide_ms} ms, as windows are")
+            if at_ms is not None and self.boundary_overlap_ms < self.watermark_delay_ms:
+                raise ValueError(
+                    f"boundary_overlap_ms: {self.boundary_overlap_ms} is not allowed: must be "
+                    f"{self.watermark_delay_ms} or more, the sum of allowed_lateness_ms, max_skew_ms, "
+                    "max_publish_delay_ms and read_margin_ms"
+                )
+        return self
 
     @field_validator("where")
     @classmethod
@@ -259,9 +314,16 @@ class AggregatorSettings(ServiceSettings):
     def _input_excludes_own_topics(self) -> Self:
         if self.input_pattern and "input_topics" in self.model_fields_set:
             raise ValueError("give either input_topics or input_pattern, not both")
-        others = (self.output_topic, self.grouped_topic, self.late_topic, self.dead_letter_topic, self.devices_topic)
-        of_rollups = [topic for one in self.rollups for topic in (one.output_topic, one.grouped_topic) if topic]
-        for topic in (*others, *of_rollups):
+        others = (
+            self.output_topic,
+            self.grouped_topic,
+            self.late_topic,
+            self.dead_letter_topic,
+            self.devices_topic,
+            *self.own_topics,
+            *(topic for one in self.rollups for topic in (one.output_topic, one.grouped_topic) if topic),
+        )
+        for topic in others:
             if self.reads(topic):
                 key = "input_pattern" if self.input_pattern else "input_topics"
                 raise ValueError(f"{key} includes {topic}, which this service uses for something else")
@@ -287,6 +349,26 @@ class AggregatorSettings(ServiceSettings):
         return rollup_plan.plan(self.window_ms, self.output_topic, self.windows)
 
     @property
+    def clock_topic(self) -> str:
+        """Return the topic of the clock, whose ticks advance the watermark."""
+        return f"{self.name}.clock"
+
+    @property
+    def journal_topic(self) -> str:
+        """Return the topic of the journal, which says who writes the checkpoint and what it has begun."""
+        return f"{self.name}.journal"
+
+    @property
+    def own_topics(self) -> list[str]:
+        """Return the topics that only the aggregators of this name use."""
+        return [self.clock_topic, self.journal_topic]
+
+    @property
+    def writers_group(self) -> str:
+        """Return the consumer group of the aggregators of this name, of which one writes, and its transactional id."""
+        return f"isotherm-aggregator-{self.name}"
+
+    @property
     def where_condition(self) -> Condition | None:
         """Return the condition that a reading must meet; None: every reading."""
         return parse_condition(self.where) if self.where else None
@@ -295,6 +377,13 @@ class AggregatorSettings(ServiceSettings):
     def watermark_delay_ms(self) -> int:
         """Return how far the watermark stays behind the furthest reading that can have come, in milliseconds."""
         return self.allowed_lateness_ms + self.max_skew_ms + self.max_publish_delay_ms + self.read_margin_ms
+
+    @property
+    def boundaries(self) -> list[Boundary]:
+        """Return the boundaries to a former and to a succeeding aggregator, as far as there are any."""
+        given = ((self.publish_from, False), (self.publish_until, True))
+        times = [(start_position.parse_time(text), is_former) for text, is_former in given if text]
+        return [Boundary(at, is_former, self.boundary_overlap_ms) for at, is_former in times if at is not None]
 
     @property
     def timeliness(self) -> Timeliness:

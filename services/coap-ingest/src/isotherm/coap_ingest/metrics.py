@@ -98,8 +98,8 @@ class Metrics:
             "dead_letters", "Dead-letter records that Kafka acknowledged, by reason.", "connector", "reason"
         )
         self.filtered = self._counter(
-            "records_filtered",
-            "Records that are not stored because the condition of WHERE is not true of them.",
+            "readings_filtered",
+            "Readings, and messages, that are not stored because the condition of WHERE is not true of them.",
             "topic",
         )
         self.queue_length = self._gauge("queue_length", "Notifications between the sockets and the producer.")

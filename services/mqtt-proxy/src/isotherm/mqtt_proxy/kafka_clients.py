@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, Producer
 from isotherm.connector.standalone.reporting import Reporter
 from isotherm.connector.state.target_follower import TargetFollower
 from isotherm.mqtt_proxy.delivery.transactional_writer import RETRY_BACKOFF_MS
+from isotherm.mqtt_proxy.hotpath import producer_plugin
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.pods.records import MOST_BYTES
 from isotherm.mqtt_proxy.processes.target_state import TargetStateReconciler
@@ -54,7 +55,7 @@ def build_loop_producer(settings: ProxySettings, client_id: str) -> LoopProducer
 
 def build_producer(settings: ProxySettings, client_id: str) -> Producer:
     """Return a producer for `build_loop_producer`: the first one, or its successor after a fatal error."""
-    return clients.producer(settings.kafka, client_id, **_producer_limits(settings))
+    return clients.producer(settings.kafka, client_id, **producer_plugin(), **_producer_limits(settings))
 
 
 def build_transactional_producer(settings: ProxySettings, transactional_id: str) -> Producer:

@@ -190,7 +190,7 @@ class Metrics(Collector):
                 one(self.invalid_publishes_refused),
             ),
             (
-                "filtered_readings",
+                "readings_filtered",
                 "Readings that are not stored because the condition of WHERE is not true of them, by target.",
                 ["target"],
                 one(self.filtered),

@@ -23,6 +23,7 @@ from isotherm.connector.transforms.chain import read_chain
 from isotherm.kcql.projection.ids import separator_problem
 from isotherm.persisters.api.statements import null_behaviour_problems
 from isotherm.persisters.consuming.fetch_positions import START_OFFSETS
+from isotherm.persisters.hotpath import column_reader
 from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.decoding import key_decoder, value_decoder
 from isotherm.persisters.records.projection import Projector
@@ -117,6 +118,7 @@ def projector(
         key_decoder(config.text("key.converter"), key_schemas or value_schemas, envelope=is_key),
         Conventions(separator, kind.conventions.ttl_unit_ms, kind.load().retention_ms(config)),
         transforms=None if chain is None else RecordTransforms(chain),
+        read_columns=column_reader() if kind.reads_columns else None,
     )
 
 

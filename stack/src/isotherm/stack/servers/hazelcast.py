@@ -9,7 +9,7 @@ from typing import Any
 from isotherm.stack.ports import LOOPBACK
 from isotherm.stack.servers import probes
 from isotherm.stack.servers.java_server import JavaServer
-from isotherm.stack.servers.server import Launch, Runtime
+from isotherm.stack.servers.server import Launch, OnePortServer, Runtime
 
 CLUSTER_NAME = "dev"
 DEFAULT_BACKUPS = 1  # Hazelcast's own default; without effect while there is one member
@@ -28,7 +28,7 @@ _MODULE_OPTIONS = (
 )
 
 
-class Hazelcast(JavaServer):
+class Hazelcast(OnePortServer, JavaServer):
     """One member. ``member_ports`` are the ports of all members that may form its cluster, its own included.
 
     ``backups`` is the number of synchronous copies of every map, queue, list, set, multimap and ring buffer.
@@ -45,18 +45,9 @@ class Hazelcast(JavaServer):
         member_ports: tuple[int, ...],
         backups: int = DEFAULT_BACKUPS,
     ) -> None:
-        super().__init__(folder, runtime)
-        self.port = port
+        super().__init__(folder, runtime, port=port)
         self.member_ports = member_ports
         self.backups = backups
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        return (self.port,)
-
-    @property
-    def address(self) -> str:
-        return f"{LOOPBACK}:{self.port}"
 
     @property
     def cluster_name(self) -> str:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from isotherm.stack.java import find_java
+from isotherm.stack.kafka import access, metadata
+from isotherm.stack.kafka.access import ADMIN
 from isotherm.stack.ports import LOOPBACK
-from isotherm.stack.servers import kafka_access, kafka_metadata
 from isotherm.stack.servers.java_server import JavaServer
-from isotherm.stack.servers.kafka_access import ADMIN
 from isotherm.stack.servers.server import Launch, Runtime, ServerFailed
 
 NODE_ID = 1
@@ -153,7 +153,7 @@ class Kafka(JavaServer):
         properties = self.conf_folder / "server.properties"
         properties.write_text(self.render_properties(), encoding="utf-8")
         logging = self.conf_folder / "log4j2.properties"
-        logging.write_text(_LOGGING + (kafka_access.LOGGING if self.users else ""), encoding="utf-8")
+        logging.write_text(_LOGGING + (access.LOGGING if self.users else ""), encoding="utf-8")
         self._format_once(jars, properties)
         options = [*(_SMALL_HEAP if self.runtime.quick_start else _BENCH_HEAP)]
         options += [f"-Dlog4j2.configurationFile={logging}"]
@@ -163,8 +163,8 @@ class Kafka(JavaServer):
         """Return the text of ``server.properties``."""
         copies = min(_MAX_COPIES, len(self.cluster))
         voters = (f"{number}@{LOOPBACK}:{node.controller_port}" for number, node in enumerate(self.cluster, NODE_ID))
-        return (kafka_access.properties(self.users) if self.users else "") + _PROPERTIES.format(
-            protocol=kafka_access.PROTOCOL if self.users else "PLAINTEXT",
+        return (access.properties(self.users) if self.users else "") + _PROPERTIES.format(
+            protocol=access.PROTOCOL if self.users else "PLAINTEXT",
             node_id=self.node_id,
             voters=",".join(voters),
             copies=copies,
@@ -182,23 +182,23 @@ class Kafka(JavaServer):
 
     def is_ready(self) -> bool:
         """Tell whether the broker takes requests: it knows itself as registered and not fenced."""
-        metadata = self.ask_metadata(())
-        return metadata is not None and self.node_id in metadata.brokers
+        known = self.ask_metadata(())
+        return known is not None and self.node_id in known.brokers
 
-    def ask_metadata(self, topics: Sequence[str] | None) -> kafka_metadata.Metadata | None:
+    def ask_metadata(self, topics: Sequence[str] | None) -> metadata.Metadata | None:
         """Return what the node knows of these topics (None: of all); None when it does not answer in 2 s."""
-        login = kafka_metadata.Login(ADMIN, self.users[ADMIN]) if self.users else None
-        return kafka_metadata.ask(self.port, topics, login)
+        login = metadata.Login(ADMIN, self.users[ADMIN]) if self.users else None
+        return metadata.ask(self.port, topics, login)
 
     def client_properties(self, user: str) -> dict[str, str]:
         """Return librdkafka's properties by which a client logs in as one of ``users``; empty without users."""
-        return kafka_access.client_properties(user, self.users[user]) if self.users else {}
+        return access.client_properties(user, self.users[user]) if self.users else {}
 
-    def access_log(self, since: int = 0) -> kafka_access.AccessLog:
+    def access_log(self, since: int = 0) -> access.AccessLog:
         """Return what the authorizer has decided since its log had so many bytes; empty without users."""
         with self.log_path.open("rb") as log:
             log.seek(since)
-            return kafka_access.read_log(log.read().decode(errors="replace"))
+            return access.read_log(log.read().decode(errors="replace"))
 
     def _format_once(self, jars: Path, properties: Path) -> None:
         """Format the data folder as ``kafka-storage format`` does, but start that JVM once per Kafka version.

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from isotherm.stack import processes, unprivileged
 from isotherm.stack.ports import LOOPBACK
-from isotherm.stack.servers.server import Launch, Runtime, Server
+from isotherm.stack.servers.server import Launch, OnePortServer, Runtime
 from isotherm.stack.unprivileged import Identity
 
 _DEBIAN = Path("/usr/lib/postgresql")
@@ -39,7 +39,7 @@ _SETTINGS = {
 }
 
 
-class Postgresql(Server):
+class Postgresql(OnePortServer):
     """One PostgreSQL server with the user, password and database `isotherm`.
 
     It refuses to run as root; :mod:`isotherm.stack.unprivileged` says what is done then. With ``certificate``, the PEM
@@ -53,17 +53,8 @@ class Postgresql(Server):
     def __init__(
         self, folder: Path, runtime: Runtime, *, port: int, certificate: tuple[Path, Path] | None = None
     ) -> None:
-        super().__init__(folder, runtime)
-        self.port = port
+        super().__init__(folder, runtime, port=port)
         self._certificate = certificate
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        return (self.port,)
-
-    @property
-    def address(self) -> str:
-        return f"{LOOPBACK}:{self.port}"
 
     @property
     def url(self) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from http.client import HTTPException
-from pathlib import Path
 
 from isotherm.stack.ports import LOOPBACK
 from isotherm.stack.servers import probes
 from isotherm.stack.servers.java_server import JavaServer
-from isotherm.stack.servers.server import Launch, Runtime
+from isotherm.stack.servers.server import Launch, OnePortServer
 
 BASE_PATH = "/apis/ccompat/v7"
 COMPATIBILITY = "FULL_TRANSITIVE"
@@ -21,18 +20,10 @@ _CONFIGURE_TIMEOUT_S = 60.0
 _H2_OPTIONS = "DB_CLOSE_ON_EXIT=FALSE;WRITE_DELAY=0"
 
 
-class Registry(JavaServer):
+class Registry(OnePortServer, JavaServer):
     """One schema registry; its global compatibility is FULL_TRANSITIVE from the start."""
 
     name: str = "registry"
-
-    def __init__(self, folder: Path, runtime: Runtime, *, port: int) -> None:
-        super().__init__(folder, runtime)
-        self.port = port
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        return (self.port,)
 
     @property
     def url(self) -> str:

@@ -301,3 +301,19 @@ def wait_all_ready(servers: Sequence[Server], timeout_s: float = READY_TIMEOUT_S
             raise pending[0].failure(f"was not ready after {timeout_s:.0f} s")
         if pending:
             time.sleep(_PROBE_INTERVAL_S)
+
+
+class OnePortServer(Server):
+    """A server that listens on one port."""
+
+    def __init__(self, folder: Path, runtime: Runtime, *, port: int) -> None:
+        super().__init__(folder, runtime)
+        self.port = port
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return (self.port,)
+
+    @property
+    def address(self) -> str:
+        return f"{ports.LOOPBACK}:{self.port}"

@@ -16,7 +16,7 @@ from isotherm.stack.servers.server import Launch, Runtime, ServerFailed
 _PROBE_TIMEOUT_S = 5.0
 
 # What `spark-class` adds for Java 17 (org.apache.spark.launcher.JavaModuleOptions), as far as a master or worker needs.
-_MODULES = tuple(
+MODULES = tuple(
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in ("java.lang", "java.lang.invoke", "java.nio", "java.util", "java.util.concurrent", "sun.nio.ch")
 )
@@ -48,7 +48,7 @@ class _SparkDaemon(JavaServer):
 
     def _launch(self, main_class: str, arguments: Sequence[str]) -> Launch:
         home = spark_home()
-        options = ["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", *self.runtime.jit_options(), *_MODULES]
+        options = ["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", *self.runtime.jit_options(), *MODULES]
         options.append("-Dspark.master.rest.enabled=false")
         listen = ["--host", LOOPBACK, "--port", str(self.port), "--webui-port", str(self.page_port)]
         launch = self.java_launch(

@@ -12,6 +12,7 @@ from uuid import UUID
 from isotherm.connector.transforms.fields import shape_of_value
 from isotherm.connector.transforms.message import Message, Part, Schema, Transform, TransformError
 from isotherm.connector.transforms.numbers import (
+    BITS,
     is_number,
     narrowed,
     parsed_float,
@@ -19,22 +20,10 @@ from isotherm.connector.transforms.numbers import (
     single,
     text_of_double,
 )
-from isotherm.connector.transforms.schemas import Shape, field, fields_of, optional, record, shape
+from isotherm.connector.transforms.schemas import PRIMITIVES, Shape, field, fields_of, optional, record, shape
 from isotherm.connector.transforms.steps import Compiled, required_map, step
-from isotherm.connector.transforms.times import MS_PER_DAY, iso_text, ms_of
+from isotherm.connector.transforms.times import MS_PER_DAY, iso_text, ms_of, ms_of_date
 
-TYPES: Mapping[str, Schema] = {
-    "int8": {"type": "int", "connect.type": "int8"},
-    "int16": {"type": "int", "connect.type": "int16"},
-    "int32": "int",
-    "int64": "long",
-    "float32": "float",
-    "float64": "double",
-    "boolean": "boolean",
-    "string": "string",
-}
-"""The types to cast to, each with its schema."""
-_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _NOT_CAST = ("array", "map", "struct", "union")
 
 
@@ -49,18 +38,19 @@ def cast_fields(part: Part, types: Mapping[str, str], *, replaces_nulls: bool) -
                 fields.append(one)
                 continue
             found = casts[one["name"]] = shape(one["type"])
-            made = field(one["name"], optional(TYPES[target], is_optional=found.optional))
+            made = field(one["name"], optional(PRIMITIVES[target], is_optional=found.optional))
             if one.get("default") is not None:
                 made["default"] = cast(one["default"], found, target)
                 made["type"] = made["type"][::-1] if found.optional else made["type"]
             fields.append(made)
         items = [(name, found, types[name]) for name, found in casts.items()]
+        changed = [name for name, found, target in items if not _is_lossless(found, target)]
 
         def convert(data: Any, _: Message) -> Any:
             found = required_map(data, "Cast")
             return {**found, **{name: cast(found.get(name), kind, target) for name, kind, target in items}}
 
-        return Compiled(record(schema, fields, changed=_narrowing(types)), convert)
+        return Compiled(record(schema, fields, changed=changed), convert)
 
     def without_schema(data: Any, _: Message) -> Any:
         found = required_map(data, "Cast")
@@ -69,9 +59,13 @@ def cast_fields(part: Part, types: Mapping[str, str], *, replaces_nulls: bool) -
     return step(part, with_schema, without_schema, replaces_nulls=replaces_nulls)
 
 
-def _narrowing(types: Mapping[str, str]) -> list[str]:
-    """The fields whose cast may make two values one, or another order: all but those to int64."""
-    return [name for name, target in types.items() if target != "int64"]
+def _is_lossless(kind: Shape, target: str) -> bool:
+    """Whether different values of a type stay different values, in the same order."""
+    if kind.logical == "Decimal":
+        return False
+    if target in BITS:
+        return kind.type == "boolean" or BITS.get(kind.type, 65) <= BITS[target]
+    return (kind.type == target and kind.logical is None) or (kind.type, target) == ("float32", "float64")
 
 
 def cast_whole(part: Part, target: str) -> Transform:
@@ -79,7 +73,7 @@ def cast_whole(part: Part, target: str) -> Transform:
 
     def with_schema(schema: Schema) -> Compiled:
         found = shape(schema)
-        made = optional(TYPES[target], is_optional=found.optional)
+        made = optional(PRIMITIVES[target], is_optional=found.optional)
         return Compiled(made, lambda data, _: cast(data, found, target))
 
     return step(part, with_schema, lambda data, _: cast(data, None, target), replaces_nulls=False)
@@ -91,7 +85,7 @@ def cast(value: Any, kind: Shape | None, target: str) -> Any:
     Args:
         value: the value.
         kind: its type; None for a value without a schema.
-        target: a key of TYPES.
+        target: a key of PRIMITIVES.
 
     Raises:
         TransformError: its type cannot be cast, or its text does not hold such a value.
@@ -108,11 +102,11 @@ def cast(value: Any, kind: Shape | None, target: str) -> Any:
         return _boolean(value)
     if isinstance(value, bool):
         value = int(value)
-    if target in _BITS:
+    if target in BITS:
         if isinstance(value, str):
-            return parsed_whole(value, _BITS[target])
+            return parsed_whole(value, BITS[target])
         if is_number(value):
-            return narrowed(value, _BITS[target])
+            return narrowed(value, BITS[target])
     elif isinstance(value, str):
         return parsed_float(value, is_single=target == "float32")
     elif is_number(value):
@@ -123,7 +117,7 @@ def cast(value: Any, kind: Shape | None, target: str) -> Any:
 def _plain(value: Any, kind: Shape) -> Any:
     """A date, time or timestamp as the number that stands for it."""
     if kind.logical == "Date":
-        return ms_of(value) // MS_PER_DAY
+        return ms_of_date(value) // MS_PER_DAY
     if isinstance(value, date | time):
         return ms_of(value)
     return str(value) if isinstance(value, UUID) else value
@@ -141,7 +135,7 @@ def _boolean(value: Any) -> bool:
 
 def _text(value: Any, kind: Shape) -> str:
     if kind.logical in ("Date", "Time", "Timestamp") or isinstance(value, date | time | datetime):
-        return iso_text(ms_of(value))
+        return iso_text(ms_of_date(value) if kind.logical == "Date" else ms_of(value))
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if isinstance(value, bool):

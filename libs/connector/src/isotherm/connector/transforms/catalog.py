@@ -12,6 +12,7 @@ from isotherm.connector.java_patterns import compiled
 from isotherm.connector.transforms import casts, fields, headers, routing, structure, times
 from isotherm.connector.transforms.date_format import DateFormat
 from isotherm.connector.transforms.message import Message, Part, Transform
+from isotherm.connector.transforms.schemas import PRIMITIVES
 
 PACKAGE = "org.apache.kafka.connect.transforms."
 Predicate = Callable[[Message], bool]
@@ -85,8 +86,8 @@ def _cast(options: Options, part: Part) -> Transform:
     wholes = [entry for entry in spec if ":" not in entry]
     types = {} if wholes else pairs(spec, "field:int32")
     for target in (*wholes, *types.values()):
-        if target.lower() not in casts.TYPES:
-            raise ValueError(f"spec: {target!r} is not allowed; expected a type of {', '.join(casts.TYPES)}")
+        if target.lower() not in PRIMITIVES:
+            raise ValueError(f"spec: {target!r} is not allowed; expected a type of {', '.join(PRIMITIVES)}")
     if wholes:
         if len(spec) > 1:
             raise ValueError("spec: the type of the whole data stands alone")

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from isotherm.connector.transforms.message import Message, Part, Schema, Transform, TransformError
-from isotherm.connector.transforms.numbers import decimal_of_text, float_of_text, whole_of_text
+from isotherm.connector.transforms.numbers import BITS, decimal_of_text, float_of_text, whole_of_text
 from isotherm.connector.transforms.schemas import (
     STRUCT_NAME,
     TIMESTAMP,
@@ -22,10 +22,9 @@ from isotherm.connector.transforms.schemas import (
 )
 from isotherm.connector.transforms.steps import Compiled, required_map, step
 
-_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _ZEROS: Mapping[str, Callable[[], Any]] = {
     "boolean": lambda: False,
-    **dict.fromkeys(_BITS, lambda: 0),
+    **dict.fromkeys(BITS, lambda: 0),
     "float32": lambda: 0.0,
     "float64": lambda: 0.0,
     "string": str,
@@ -71,8 +70,8 @@ def _mask(kind: Shape, replacement: str | None) -> Any:
         if name not in _ZEROS:
             raise TransformError(f"{_MASKED} cannot mask a value of type {name}")
         return _ZEROS[name]()
-    if name in _BITS:
-        return whole_of_text(replacement, _BITS[name])
+    if name in BITS:
+        return whole_of_text(replacement, BITS[name])
     if name in ("float32", "float64"):
         return float_of_text(replacement, is_single=name == "float32")
     if name == "Decimal":
@@ -131,7 +130,7 @@ def replace_field(
             found = required_map(data, "ReplaceField")
             return {name: found.get(source) for name, source in sources}
 
-        return Compiled(record(schema, fields, renames=renames), convert)
+        return Compiled(record(schema, fields, origins=dict(sources)), convert)
 
     def without_schema(data: Any, _: Message) -> Any:
         found = required_map(data, "ReplaceField")

@@ -10,6 +10,8 @@ from typing import Any
 
 from isotherm.connector.transforms.message import TransformError
 
+BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+"""The widths of Connect's whole numbers."""
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
 _DOUBLE = re.compile(r"\s*([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?))[fFdD]?\s*")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,40}")

@@ -37,6 +37,17 @@ _LOGICAL = {
 TIMESTAMP: Schema = {"type": "long", "logicalType": "timestamp-millis"}
 DATE: Schema = {"type": "int", "logicalType": "date"}
 TIME: Schema = {"type": "int", "logicalType": "time-millis"}
+PRIMITIVES: Mapping[str, Schema] = {
+    "int8": {"type": "int", "connect.type": "int8"},
+    "int16": {"type": "int", "connect.type": "int16"},
+    "int32": "int",
+    "int64": "long",
+    "float32": "float",
+    "float64": "double",
+    "boolean": "boolean",
+    "string": "string",
+}
+"""Connect's simple types, each with its schema."""
 STRUCT_NAME = "ConnectDefault"
 """The name of a record without one, as Confluent's converters have it."""
 
@@ -96,18 +107,18 @@ def record(
     source: Schema,
     fields: Iterable[Mapping[str, Any]],
     *,
-    renames: Mapping[str, str] | None = None,
+    origins: Mapping[str, str] | None = None,
     changed: Collection[str] = (),
 ) -> dict[str, Any]:
     """The schema of a record made from one of `source`: the same name and properties with other fields.
 
-    What the schema declares about its fields follows renamed fields, and ends with a field that is missing or changed:
-    an identity of masked values would make different records the same.
+    What the schema declares about its fields follows renamed fields, and ends with a field that is missing, changed or
+    replaced by another one: an identity of masked values would make different records the same.
 
     Args:
         source: the record's schema before.
         fields: the fields after.
-        renames: new names of fields by their old ones.
+        origins: by the names of fields after, the names before of those whose values they have, if they differ.
         changed: names of fields before, whose values are others now.
 
     Raises:
@@ -119,17 +130,17 @@ def record(
     if twice is not None:
         raise TransformError(f"the record would have two fields {twice!r}")
     old = shape(source).core
+    after_of = {(origins or {}).get(name, name): name for name in reversed(names)}
     result = {**old, "fields": listed}
     for declaration in (IDENTITY, EVENT_TIME, REVISION):
         if declaration in old:
             declared = old[declaration]
             texts = declared.split(",") if isinstance(declared, str) else list(declared)
             before = [text.strip() for text in texts]
-            after = [(renames or {}).get(name, name) for name in before]
-            if set(before) & set(changed) or not set(after) <= set(names):
+            if set(before) & set(changed) or not set(before) <= set(after_of):
                 del result[declaration]
             else:
-                result[declaration] = ",".join(after)
+                result[declaration] = ",".join(after_of[name] for name in before)
     return result
 
 

@@ -58,13 +58,13 @@ def flatten(part: Part, delimiter: str) -> Transform:
         flat = list(_flat_fields(fields_of(schema, "Flatten"), (), is_optional=shape(schema).optional))
         places = [(delimiter.join(path), path) for path, _ in flat]
         fields = [{**one, "name": delimiter.join(path)} for path, one in flat]
-        renames = {path[0]: name for name, path in places if len(path) == 1}
+        origins = {name: path[0] if len(path) == 1 else "" for name, path in places}
 
         def convert(data: Any, _: Message) -> Any:
             found = required_map(data, "Flatten")
             return {name: _at(found, path) for name, path in places}
 
-        return Compiled(record(schema, fields, renames=renames), convert)
+        return Compiled(record(schema, fields, origins=origins), convert)
 
     def without_schema(data: Any, _: Message) -> Any:
         return dict(_flat_items(required_map(data, "Flatten"), "", delimiter))

@@ -88,7 +88,9 @@ class _Converter:
 
     def reader(self, kind: Shape) -> Callable[[Any], int]:
         """The function from a value of a type to epoch milliseconds. Raises TransformError for other types."""
-        if kind.logical in ("Date", "Time", "Timestamp"):
+        if kind.logical == "Date":
+            return ms_of_date
+        if kind.logical in ("Time", "Timestamp"):
             return ms_of
         if kind.type == "string":
             return self._parse
@@ -151,6 +153,11 @@ def ms_of(value: Any) -> int:
     if isinstance(value, int):
         return value
     raise TransformError(f"a value of type {type(value).__name__} is no time")
+
+
+def ms_of_date(value: Any) -> int:
+    """Epoch milliseconds of a date, which decoders give as one or, of JSON Schema, as a number of days."""
+    return value * MS_PER_DAY if isinstance(value, int) else ms_of(value)
 
 
 def iso_text(ms: int) -> str:

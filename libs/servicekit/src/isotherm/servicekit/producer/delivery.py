@@ -9,6 +9,8 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from isotherm.servicekit import logs
+from isotherm.servicekit.producer.direct import DirectProducer
+from isotherm.servicekit.producer.refused_batch import REFUSED_BATCH
 from isotherm.servicekit.producer.report_signal import ReportSignal, is_available
 
 _log = logs.logger(__name__)
@@ -22,15 +24,6 @@ _GUARD_INTERVAL_S = 1.0
 """How often outstanding records are polled although nothing was signalled."""
 _FULL_INTERVAL_S = 0.01
 """Pause before the next attempt to produce a record while librdkafka has no room for it."""
-_REFUSED_BATCH = frozenset(
-    (
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-        KafkaError.INVALID_RECORD,
-        KafkaError._INVALID_DIFFERENT_RECORD,
-    )
-)
-"""Errors that each record of a batch gets for one of them: Kafka stores a batch or refuses it."""
 
 
 class DeliveryFailedError(Exception):
@@ -79,7 +72,9 @@ class LoopProducer:
         self.on_fatal: Callable[[KafkaError], None] = _log_fatal
         self.on_polled: Callable[[], None] = lambda: None
         """Called after each poll, before anybody who waits for reports goes on."""
-        self._retired: list[Producer] = []
+        self.direct: DirectProducer | None = None  # into `producer`; its records are counted by `count_produced`
+        self._make_direct: Callable[[Producer], DirectProducer | None] = lambda producer: None
+        self._retired: list[tuple[Producer, DirectProducer | None]] = []
         self._signal: ReportSignal | None = None
         self._is_signalled = False
         """Whether the current producer wakes the loop."""
@@ -93,12 +88,17 @@ class LoopProducer:
 
     def replace(self, producer: Producer) -> None:
         """Produce with `producer` from now on; records that wait in the previous one are reported as failed."""
-        self._retired.append(self.producer)
+        self._retired.append((self.producer, self.direct))
         self.producer.purge()
-        self.producer = producer
+        self.producer, self.direct = producer, self._make_direct(producer)
         if self._has_begun:
             self._attach()
         self._poll_soon()
+
+    def use_direct(self, make: Callable[[Producer], DirectProducer | None]) -> None:
+        """Let `make` return another way into this producer and into its successors; None where there is none."""
+        self._make_direct = make
+        self.direct = make(self.producer)
 
     def look(self) -> None:
         """Poll for a fatal error while no record is outstanding and nothing else polls; cheap, never blocks."""
@@ -267,7 +267,7 @@ class LoopProducer:
 
         A delivery report of confluent-kafka has no headers, so they are given.
         """
-        if self._make_single is None or error.code() not in _REFUSED_BATCH:
+        if self._make_single is None or error.code() not in REFUSED_BATCH:
             return False
         if self._single is None:
             _log.warning("Kafka refused a batch; records of refused batches are tried one by one", reason=error.str())
@@ -349,11 +349,11 @@ class LoopProducer:
         self._polled_s = asyncio.get_running_loop().time()
         served = 1
         try:
-            served = self._serve(self.producer)
-            for retired in tuple(self._retired):
-                served += self._serve(retired)
+            served = self._serve(self.producer, self.direct)
+            for retired, direct in tuple(self._retired):
+                served += self._serve(retired, direct)
                 if not len(retired):
-                    self._retired.remove(retired)
+                    self._retired.remove((retired, direct))
                     if self._signal is not None:
                         self._signal.detach(retired)
         except Exception:
@@ -378,15 +378,17 @@ class LoopProducer:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _serve(self, producer: Producer) -> int:
+    def _serve(self, producer: Producer, direct: DirectProducer | None) -> int:
         try:
-            return producer.poll(0)
+            served = producer.poll(0)
         except KafkaException as failure:
             # confluent-kafka raises a fatal error once from poll, and does not call error_cb; the reports come later.
             if producer is self.producer:
                 self._note(failure)
             self._poll_soon()
-            return 1
+            served = 1
+        # After the poll: a record that librdkafka counts no more has been reported.
+        return served if direct is None else served + direct.drain()
 
     def _note(self, failure: BaseException) -> None:
         error = failure.args[0] if isinstance(failure, KafkaException) else None

@@ -34,6 +34,12 @@ def is_available() -> bool:
     )
 
 
+def handle_of(producer: Producer) -> int | None:
+    """Return the address of librdkafka's handle of `producer`, None when it is closed, where it `is_available`."""
+    # The object's head, and then its rd_kafka_t*, which is NULL when the producer is closed.
+    return ctypes.c_void_p.from_address(id(producer) + object.__basicsize__).value
+
+
 class ReportSignal:
     """A file descriptor that is readable when an attached producer has reports, errors or log lines to be polled.
 
@@ -90,8 +96,7 @@ def _librdkafka() -> ctypes.CDLL:
 
 def _set_descriptor(producer: Producer, descriptor: int) -> None:
     """Let librdkafka write to `descriptor` when the producer's main queue becomes non-empty."""
-    # The object's head, and then its rd_kafka_t*, which is NULL when the producer is closed.
-    handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__).value
+    handle = handle_of(producer)
     if handle is None:
         return
     library = _librdkafka()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any, NoReturn
 from isotherm.mqtt_proxy import pod_service, service, session_source
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.proofs.kafka.clients.admin import AdminClient
+from isotherm.proofs.kafka.clients.direct_librdkafka import direct_producer
 from isotherm.proofs.kafka.clients.loop_producer import ReportSignal, ServerProducer
 from isotherm.proofs.kafka.clients.thread_clients import Consumer
 from isotherm.proofs.kernel.patching import simulated_modules
@@ -44,7 +46,19 @@ def _kafka_clients(environment: Environment) -> dict[str, Any]:
         "isotherm.servicekit.producer.delivery:Producer": ServerProducer,
         "isotherm.servicekit.producer.delivery:ReportSignal": ReportSignal,
         "isotherm.servicekit.producer.delivery:is_available": lambda: True,
+        **_direct_ways(),
     }
+
+
+def _direct_ways() -> dict[str, Any]:
+    """Return what lets compiled code produce without confluent-kafka's binding; nothing where it is not built."""
+    module = "isotherm.mqtt_proxy.hotpath.plain_ingest"
+    try:
+        # The server imports it when it starts, which is too late to replace a name in it.
+        importlib.import_module(module)
+    except ImportError:
+        return {}
+    return {f"{module}:direct_producer": direct_producer}
 
 
 @contextmanager

@@ -1,127 +1,107 @@
-"""The checkpoint folder: its lock, its fingerprint, and the service's own files beside Spark's."""
+"""What the service itself keeps in the checkpoint: a fingerprint, the start, schema ids, and a boundary."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
+import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from isotherm.aggregator.checkpoint import offset_log
-from isotherm.aggregator.checkpoint.offset_log import PlannedBatch
+from isotherm.aggregator.checkpoint.objects import CheckpointObjects
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
-from isotherm.aggregator.offsets import Partition, by_partition, by_topic
+from isotherm.aggregator.offsets import by_partition, by_topic
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.watermark.start_position import StartPosition
 
-_LAYOUT_VERSION = 1
-_MAX_SNAPSHOTS = 10
+WINDOWS = "windows"
+REJECTS = "rejects"
+"""The folders of the checkpoints of Spark's two queries, and the queries' names."""
+
+_LAYOUT_VERSION = 2
+_SERVICE = "service"
+"""The folder of the service's own files."""
+_STATE = re.compile(r"(?P<name>.+)\.(?P<epoch>[0-9]+)\.json")
 _TOPICS = "input topic ids"
 _PATTERN = "input pattern"
-_PUBLISH_DELAY = "read_slack_ms"
-"""The fingerprint's key for the setting `max_publish_delay_ms`: the former name of the setting, as stored before."""
-_SETTING_OF = {_PUBLISH_DELAY: "max_publish_delay_ms"}
+_FINGERPRINT, _SCHEMA_IDS, _START, _BOUNDARY = "fingerprint", "schema ids", "start", "publish until ms"
+_FORMER_LAYOUT = "fingerprint.json"
+_REMEDY = (
+    "Restore the old values, or begin anew with another checkpoint_dir: docs/how-to/change-the-aggregator.md says how "
+    "to do that while the service runs, without a missing, doubled or partial window."
+)
 
 
 class CheckpointMismatchError(Exception):
     """The checkpoint was written with another configuration, or for other topics."""
 
 
-class CheckpointHeldError(Exception):
-    """Another process holds the lock of the checkpoint folder."""
+class CheckpointSupersededError(Exception):
+    """A later holder of the lease has written the checkpoint."""
 
 
 class CheckpointFolder:
-    """The checkpoint folder of one aggregator.
+    """The checkpoint of one aggregator, as the holder of one epoch of the lease sees it.
 
-    `windows/` and `rejects/` are the checkpoints of Spark's two queries. `clock/` is the file source of the ticks.
-    `spark/` holds Spark's temporary files.
+    `windows/` and `rejects/` are the checkpoints of Spark's two queries, which Spark alone writes and reads. The rest
+    is one file for each epoch in `service/`. A holder begins with what the newest file says, writes its own, and reads
+    no other one afterwards: what a former holder still writes does not count (ADR 186). Every method but `query` raises
+    CheckpointUnavailableError.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder.absolute()
-        self.windows = self.folder / "windows"
-        self.rejects = self.folder / "rejects"
-        self.clock = self.folder / "clock"
-        self.spark = self.folder / "spark"
-        self.jvm_lock = self.folder / "jvm.lock"
-        self._fingerprint = self.folder / "fingerprint.json"
-        self._schema_ids = self.folder / "schema-ids.json"
-        self._start = self.folder / "start.json"
-        self._devices = self.folder / "devices"
+    def __init__(self, objects: CheckpointObjects, name: str, epoch: int) -> None:
+        """`name` is the aggregator's."""
+        self._objects = objects
+        self._name = name
+        self._epoch = epoch
+        self._state: dict[str, Any] | None = None
 
-    def create(self) -> None:
-        """Create the folders that are missing."""
-        for folder in (self.folder, self.clock, self._devices):
-            folder.mkdir(parents=True, exist_ok=True)
-
-    def lock(self) -> int:
-        """Lock the folder for this process and for every process that inherits the returned descriptor.
-
-        The lock belongs to the open file, not to the process (flock(2)). Spark's JVM inherits the descriptor, so the
-        folder stays locked until the JVM of a killed aggregator has ended, too.
-
-        Raises CheckpointHeldError.
-        """
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise CheckpointHeldError(
-                f"another aggregator, or the JVM of one that was killed, still holds {self.folder}"
-            ) from None
-        return descriptor
+    def query(self, name: str) -> str:
+        """Return the folder of a query's checkpoint (WINDOWS or REJECTS), as a URI of Hadoop."""
+        return f"{self._objects.location}/{name}"
 
     def verify(self, fingerprint: Mapping[str, Any]) -> None:
         """Compare the fingerprint with the stored one; store it when there is none.
 
         Topics that match the input pattern since then are added to the stored fingerprint. Raises
-        CheckpointMismatchError naming every difference and the remedy.
+        CheckpointMismatchError naming every difference and the remedy, and CheckpointSupersededError.
         """
-        if not self._fingerprint.exists():
-            if self.windows.exists() or self.rejects.exists():
-                raise CheckpointMismatchError(
-                    f"{self.folder} holds a checkpoint without fingerprint.json, so its configuration is not known; "
-                    "use another checkpoint_dir"
-                )
-            _replace(self._fingerprint, dict(fingerprint))
-            return
-        written = json.loads(self._fingerprint.read_text(encoding="utf-8"))
-        joined = {}
-        if _PATTERN in fingerprint:
+        state = self._loaded()
+        written: dict[str, Any] | None = state.get(_FINGERPRINT)
+        location = self._objects.location
+        if written is None:
+            self._verify_new()
+            written = dict(fingerprint)
+        elif _PATTERN in fingerprint:
             # A query that reads by a pattern accepts new topics, but not the removal of a topic.
-            joined = {name: id_ for name, id_ in fingerprint[_TOPICS].items() if name not in written[_TOPICS]}
-            written[_TOPICS].update(joined)
-        # Checkpoints of releases without this limit lack the key.
-        adopted = _PUBLISH_DELAY not in written
-        written.setdefault(_PUBLISH_DELAY, fingerprint[_PUBLISH_DELAY])
+            written = {**written, _TOPICS: {**fingerprint[_TOPICS], **written[_TOPICS]}}
         differences = [
-            f"{_SETTING_OF.get(key, key)}: the checkpoint has {written.get(key)!r}, the configuration has "
-            f"{fingerprint.get(key)!r}"
+            f"{key}: the checkpoint has {written.get(key)!r}, the configuration has {fingerprint.get(key)!r}"
             for key in sorted({*written, *fingerprint})
             if written.get(key) != fingerprint.get(key)
         ]
         if differences:
             raise CheckpointMismatchError(
-                f"the checkpoint in {self.folder} was written with another configuration:\n  "
+                f"the checkpoint in {location} was written with another configuration:\n  "
                 + "\n  ".join(differences)
-                + "\nRestore the old values, or begin anew with another checkpoint_dir: the service then reads the "
-                "input topics from `start_from` on, and publishes the windows whose readings are all there again, with "
-                "a higher revision and without the corrections of `recompute`."
+                + f"\n{_REMEDY}"
             )
-        if joined or adopted:
-            _replace(self._fingerprint, written)
+        newest = self._newest_epoch()
+        if newest > self._epoch:
+            raise CheckpointSupersededError(f"{location} was written by epoch {newest}, after epoch {self._epoch}")
+        if newest < self._epoch or state.get(_FINGERPRINT) != written:
+            self._save(_FINGERPRINT, written)
+            # Another name may have begun here at the same time. One of both, at least, sees the other one's file.
+            for epoch in self._epochs():
+                if epoch < self._epoch:
+                    self._objects.delete(self._path(epoch))
 
     def load_schema_ids(self) -> SchemaIds:
         """Return the schema ids that earlier runs learned, so that every run decides about a record alike."""
-        if not self._schema_ids.exists():
+        stored = self._loaded().get(_SCHEMA_IDS)
+        if stored is None:
             return SchemaIds()
-        stored = json.loads(self._schema_ids.read_text(encoding="utf-8"))
         known = {int(schema_id): text for schema_id, text in stored["known"].items()}
-        known_since = {int(schema_id): by_partition(offsets) for schema_id, offsets in stored.get("since", {}).items()}
+        known_since = {int(schema_id): by_partition(offsets) for schema_id, offsets in stored["since"].items()}
         return SchemaIds(known, frozenset(stored["unknown"]), stored["closed"], known_since)
 
     def save_schema_ids(self, ids: SchemaIds) -> None:
@@ -129,96 +109,87 @@ class CheckpointFolder:
         known = {str(schema_id): text for schema_id, text in sorted(ids.known.items())}
         since = {str(schema_id): by_topic(offsets) for schema_id, offsets in sorted(ids.known_since.items())}
         content = {"known": known, "unknown": sorted(ids.unknown), "closed": ids.closed, "since": since}
-        _replace(self._schema_ids, content)
+        self._save(_SCHEMA_IDS, content)
 
-    def load_start(self) -> StartPosition | None:
-        """Return where this checkpoint has begun; None while no query has planned a batch, so that it can be chosen.
-
-        A checkpoint of a release that did not store its start began at the first record of every partition.
-        """
-        if self.last_planned_batch() < 0 and offset_log.newest_batch(self.rejects) < 0:
+    def load_start(self) -> tuple[StartPosition, str] | None:
+        """Return where this checkpoint begins and the `start_from` that led there; None before `save_start`."""
+        stored = self._loaded().get(_START)
+        if stored is None:
             return None
-        if not self._start.exists():
-            return StartPosition()
-        stored = json.loads(self._start.read_text(encoding="utf-8"))
-        return StartPosition(by_partition(stored["offsets"]), stored["complete_after_ms"])
+        return StartPosition(by_partition(stored["offsets"]), stored["complete_after_ms"]), stored["start_from"]
 
-    def save_start(self, start: StartPosition) -> None:
+    def save_start(self, start: StartPosition, start_from: str) -> None:
         """Store where the checkpoint begins. Call this before a query is started."""
-        _replace(self._start, {"offsets": by_topic(start.offsets), "complete_after_ms": start.complete_after_ms})
+        content = {"offsets": by_topic(start.offsets), "complete_after_ms": start.complete_after_ms}
+        self._save(_START, {**content, "start_from": start_from})
 
-    def devices_snapshot(self, batch_id: int) -> dict[str, int] | None:
-        """Return the end offsets (by partition number) of the devices that a batch was joined with; None at first.
+    def load_publish_until(self) -> int | None:
+        """Return the boundary to a successor that was accepted for this checkpoint, in epoch ms; None at first."""
+        at_ms: int | None = self._loaded().get(_BOUNDARY)
+        return at_ms
 
-        A snapshot without an offset for each partition, which earlier versions stored when a leader did not answer,
-        counts as none: Spark cannot read it, so no batch was joined with it.
-        """
-        path = self._devices / f"{batch_id}.json"
-        if not path.exists():
-            return None
-        offsets: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
-        return offsets if all(offset >= 0 for offset in offsets.values()) else None
+    def save_publish_until(self, at_ms: int | None) -> None:
+        """Store that boundary."""
+        self._save(_BOUNDARY, at_ms)
 
-    def save_devices_snapshot(self, batch_id: int, end_offsets: Mapping[str, int]) -> None:
-        """Store the end offsets, so that the batch is joined with the same devices when it is run again."""
-        _replace(self._devices / f"{batch_id}.json", dict(end_offsets))
-        for old in sorted(self._devices.glob("*.json"), key=lambda path: int(path.stem))[:-_MAX_SNAPSHOTS]:
-            old.unlink()
+    def _loaded(self) -> dict[str, Any]:
+        if self._state is None:
+            newest = self._newest_epoch()
+            content = self._objects.read(self._path(newest)) if newest else b"{}"
+            if content is None:
+                raise CheckpointSupersededError(f"a later holder of the lease has deleted epoch {newest}")
+            self._state = dict(json.loads(content))
+        return self._state
 
-    def last_planned_batch(self) -> int:
-        """Return the number of the windowed query's newest batch, which may still run; -1 before the first."""
-        return offset_log.newest_batch(self.windows)
+    def _save(self, key: str, value: object) -> None:
+        state = {**self._loaded(), key: value}
+        self._objects.write(self._path(self._epoch), json.dumps(state, indent=1).encode())
+        self._state = state
 
-    def last_plan(self) -> tuple[int, dict[Partition, int]] | None:
-        """Return the number of the windowed query's newest batch, and its end offset in every input partition.
+    def _path(self, epoch: int) -> str:
+        return f"{_SERVICE}/{self._name}.{epoch:010d}.json"
 
-        None before the first batch.
-        """
-        return offset_log.newest_plan(self.windows)
+    def _epochs(self) -> list[int]:
+        """Return the epochs that have a file. Raises CheckpointMismatchError for a file of another name."""
+        epochs = []
+        for file in self._objects.names(_SERVICE):
+            found = _STATE.fullmatch(file)
+            if found is None or found["name"] != self._name:
+                raise CheckpointMismatchError(
+                    f"{self._objects.location} is the checkpoint of another aggregator, or of two: the name is "
+                    f"{self._name!r}, and it holds {_SERVICE}/{file}. Each aggregator needs its own checkpoint_dir."
+                )
+            epochs.append(int(found["epoch"]))
+        return sorted(epochs)
 
-    def planned_batch(self, batch_id: int) -> PlannedBatch | None:
-        """Return what Spark decided about a batch of the windowed query; None when it is not known any more."""
-        return offset_log.planned_batch(self.windows, batch_id)
+    def _newest_epoch(self) -> int:
+        return max(self._epochs(), default=0)
 
-    def planned_records(self, batch_id: int) -> int | None:
-        """Return by how many offsets a batch of the windowed query goes on in Kafka; None when that is not known."""
-        batch, before = self.planned_batch(batch_id), self.planned_batch(batch_id - 1)
-        if batch is None or before is None or batch.ends is None or before.ends is None:
-            return None
-        return sum(end - before.ends.get(partition, 0) for partition, end in batch.ends.items())
-
-    def read_to(self, query: str) -> dict[Partition, int]:
-        """Return the end offsets of a query's newest plan, or its start offsets before the first plan."""
-        plan = offset_log.newest_plan(self.folder / query)
-        if plan is not None or not self._start.exists():
-            return {} if plan is None else plan[1]
-        return by_partition(json.loads(self._start.read_text(encoding="utf-8"))["offsets"])
-
-    def planned_by_any(self) -> dict[Partition, int]:
-        """Return the larger end offset of both queries' newest plans, by partition. No query has read further."""
-        furthest: dict[Partition, int] = {}
-        for query in (self.windows, self.rejects):
-            plan = offset_log.newest_plan(query)
-            for partition, end in ({} if plan is None else plan[1]).items():
-                furthest[partition] = max(end, furthest.get(partition, 0))
-        return furthest
-
-    def tick(self, event_time_ms: int) -> None:
-        """Write a tick for the windowed query, whose clock source reads the files in `clock/`."""
-        # Spark skips names with a leading dot, so it never reads half a file.
-        hidden = self.clock / f".{event_time_ms}"
-        hidden.write_text(f"{event_time_ms}\n", encoding="ascii")
-        hidden.rename(self.clock / f"{event_time_ms}")
+    def _verify_new(self) -> None:
+        """Raise CheckpointMismatchError unless there is nothing of Spark's."""
+        names, location = self._objects.names(), self._objects.location
+        if _FORMER_LAYOUT in names:
+            raise CheckpointMismatchError(f"the checkpoint in {location} is of a former release. {_REMEDY}")
+        if {WINDOWS, REJECTS} & set(names):
+            raise CheckpointMismatchError(
+                f"{location} holds a checkpoint without a file in {_SERVICE}/, so its configuration is not known; "
+                "use another checkpoint_dir"
+            )
 
 
-def fingerprint(settings: AggregatorSettings, cluster_id: str, topic_ids: Mapping[str, str]) -> dict[str, Any]:
+def fingerprint(
+    settings: AggregatorSettings, cluster_id: str, topic_ids: Mapping[str, str], own_topic_ids: Mapping[str, str]
+) -> dict[str, Any]:
     """Return everything that a checkpoint depends on.
 
-    A change would decide differently about records that were read before, or give open windows another meaning.
+    A change would decide differently about records that were read before, or give open windows another meaning. The
+    name and its own topics, clock and journal, are part of it because Kafka lets one aggregator of a name write.
     """
     return {
         "layout": _LAYOUT_VERSION,
+        "name": settings.name,
         "kafka cluster id": cluster_id,
+        "own topic ids": dict(own_topic_ids),
         _TOPICS: dict(topic_ids),
         **({_PATTERN: settings.input_pattern} if settings.input_pattern else {}),
         **({"where": settings.where} if settings.where else {}),
@@ -227,22 +198,7 @@ def fingerprint(settings: AggregatorSettings, cluster_id: str, topic_ids: Mappin
         "grouping keys": ["device_id", "metric"],
         "allowed_lateness_ms": settings.allowed_lateness_ms,
         "max_skew_ms": settings.max_skew_ms,
-        _PUBLISH_DELAY: settings.max_publish_delay_ms,
+        "max_publish_delay_ms": settings.max_publish_delay_ms,
         "shuffle_partitions": settings.shuffle_partitions,
         "state store": settings.spark.properties.get("spark.sql.streaming.stateStore.providerClass", "default"),
     }
-
-
-def _replace(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a file atomically; the old or the new content survives a power loss."""
-    hidden = path.with_name(f".{path.name}")
-    with hidden.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    hidden.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

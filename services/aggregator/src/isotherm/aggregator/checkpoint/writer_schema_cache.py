@@ -1,4 +1,4 @@
-"""The writer schemas of the input by schema id, as the registry gave them; stored in the checkpoint folder."""
+"""The writer schemas of the input by schema id, as the registry gave them; stored in the checkpoint."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class WriterSchemaCache:
 
         Raises SchemaNotRegisteredError when a topic's subject lacks the reader version, and RegistryUnavailableError.
         """
-        self.ids = self._folder.load_schema_ids()
+        self.load()
         self._topics = list(topics)
         for topic in self._topics:
             subject = f"{topic}-value"
@@ -71,6 +71,10 @@ class WriterSchemaCache:
                 with suppress(SchemaNotRegisteredError):
                     registered.append(self._registry.schema_id(subject, schema(READER["name"], version)))
             self.learn(dict.fromkeys(registered))
+
+    def load(self) -> None:
+        """Load what was learned with this checkpoint. Call this while no query runs."""
+        self.ids = self._folder.load_schema_ids()
 
     def learn(self, schema_ids: Iterable[int]) -> None:
         """Ask the registry for the ids that are new. Raises RegistryUnavailableError."""

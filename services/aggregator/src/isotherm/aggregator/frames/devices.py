@@ -18,15 +18,28 @@ _ENTRIES = "attributes"
 _ENTRIES_TYPE = MapType(StringType(), StringType())
 
 
-def newest(records: DataFrame) -> DataFrame:
-    """Return the newest record of each key, as columns `device_id` and `value`; a tombstone removes the device."""
+def last_values(records: DataFrame) -> DataFrame:
+    """Return the value of the newest record of each key, as columns `device_id` and `value`; a tombstone's is null."""
     return (
         records.groupBy(F.col("key").cast("string").alias("device_id"))
         # The struct is needed because max_by skips null values, and the value of a tombstone is null.
         .agg(F.max_by(F.struct("value"), "offset").alias("newest"))
         .select("device_id", F.col("newest.value").alias("value"))
-        .where(F.col("value").isNotNull() & F.col("device_id").isNotNull())
+        .where(F.col("device_id").isNotNull())
     )
+
+
+def newest(records: DataFrame) -> DataFrame:
+    """Return the newest record of each key, as columns `device_id` and `value`; a tombstone removes the device."""
+    return last_values(records).where(F.col("value").isNotNull())
+
+
+def updated(table: DataFrame, changes: DataFrame, changed: DataFrame) -> DataFrame:
+    """Return a table of devices after changes.
+
+    `changes` are the `last_values` of the records that came since then, `changed` is the table that is made of them.
+    """
+    return table.join(changes.select("device_id"), "device_id", "left_anti").unionByName(changed)
 
 
 def decode(newest: DataFrame, ids: SchemaIds, attributes: Sequence[str]) -> DataFrame:

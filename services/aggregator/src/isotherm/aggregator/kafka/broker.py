@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     AdminClient,
     ConfigResource,
     ListOffsetsResultInfo,
+    NewTopic,
     OffsetSpec,
     ResourceType,
 )
@@ -33,6 +34,14 @@ from isotherm.servicekit.kafka.offsets import list_offsets
 REQUEST_TIMEOUT_S = 5.0
 """How long the service waits for one answer. It asks again, and goes on with its other work meanwhile."""
 _TIMESTAMP_TYPE = "message.timestamp.type"
+_OWN_TOPIC_CONFIG = {
+    "cleanup.policy": "compact",
+    # Compaction leaves the segment that is written alone.
+    "segment.ms": "3600000",
+    "segment.bytes": str(16 * 1024 * 1024),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+"""The newest record of each key stays, and the topic does not grow. No offset that a batch has planned is cut off."""
 _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Java's client, and so Spark, does not list these topics."""
 
@@ -100,6 +109,24 @@ class Broker:
             ensure_topic(self._admin, topic)
         except KafkaException as failure:
             raise BrokerError(f"dead-letter topic {topic} cannot be created: {reason_of(failure)}") from failure
+
+    def ensure_own_topics(self, topics: Sequence[str]) -> None:
+        """Create the topics of the clock and of the journal, with one partition, unless they exist.
+
+        Raises BrokerError.
+        """
+        new = [NewTopic(topic, num_partitions=1, replication_factor=-1, config=_OWN_TOPIC_CONFIG) for topic in topics]
+        for topic, future in self._admin.create_topics(new, request_timeout=self._timeout_s).items():
+            try:
+                future.result()
+            except KafkaException as failure:
+                error = error_of(failure)
+                if error is not None and error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    continue
+                # The numbers below 0 are librdkafka's own: no broker has answered.
+                is_silent = error is None or error.code() < 0
+                what = "Kafka does not answer" if is_silent else f"topic {topic} cannot be created"
+                raise BrokerError(f"{what}: {reason_of(failure)}") from failure
 
     def end_offsets(self, topics: Sequence[str], *, committed: bool) -> dict[Partition, int]:
         """Return the end offset of every partition of `topics`.

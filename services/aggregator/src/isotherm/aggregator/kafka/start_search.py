@@ -32,6 +32,8 @@ def find_start(
     """
     bounds = broker.log_bounds(topics)
     start_from = parse(settings.start_from)
+    if start_from is None:
+        start_from = next((each.begin_ms for each in settings.boundaries if not each.is_former), None)
     skipped_before_ms = None
     if start_from is None:
         offsets = {partition: first for partition, (first, _) in bounds.items()}
@@ -61,7 +63,21 @@ def find_start(
             ),
             topics_created_again=sorted(recreated),
         )
+    _verify_boundaries(settings, bound)
     return StartPosition(offsets, bound)
+
+
+def _verify_boundaries(settings: AggregatorSettings, complete_after_ms: int | None) -> None:
+    """Raise SettingsError when windows that a former aggregator leaves to this one could not be complete."""
+    for boundary in settings.boundaries:
+        if not boundary.is_former and complete_after_ms is not None and complete_after_ms >= boundary.at_ms:
+            raise SettingsError(
+                [
+                    f"publish_from: {settings.publish_from} is not allowed: the input is read too late for it, or "
+                    f"retention has removed readings; windows are complete after {complete_after_ms} (epoch ms), and "
+                    f"start_from must be {boundary.begin_ms} (epoch ms) or earlier"
+                ]
+            )
 
 
 def spark_offsets(start: StartPosition, broker: Broker, topics: Sequence[str]) -> str:

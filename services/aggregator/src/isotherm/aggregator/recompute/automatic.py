@@ -82,9 +82,9 @@ class AutomaticCorrections:
         return now_ms - self._burst_since_ms < _MAX_BURST_WAIT_MS
 
     def _without_given_up(self, waiting: frozenset[int]) -> frozenset[int]:
-        """Forget windows that are too old for this service, or whose rows retention has removed. Count and log them.
+        """Forget windows that are too old for this service, or not its own, or whose rows retention has removed.
 
-        Return the others.
+        Count and log them, and return the others.
         """
         if not waiting:
             return waiting
@@ -92,13 +92,19 @@ class AutomaticCorrections:
         oldest_ms = now_ms - settings.corrections.max_age_ms
         removed_ms = removed_until_ms(settings, self._sources.broker, now_ms)
         limit_ms = oldest_ms if removed_ms is None else max(oldest_ms, removed_ms + 1)
-        given_up = frozenset(start_ms for start_ms in waiting if start_ms < limit_ms)
+        sides = settings.boundaries
+        given_up = frozenset(
+            start_ms
+            for start_ms in waiting
+            if start_ms < limit_ms or not all(side.owns_window(start_ms) for side in sides)
+        )
         if given_up:
             readings = self._sources.late.done(given_up)
             self._metrics.not_merged.inc(readings)
             _log.warning(
                 "late readings stay out of their windows: the windows are older than corrections.max_age_ms, or "
-                "retention has removed a part of what a correction needs; run `recompute` for those that are left",
+                "retention has removed a part of what a correction needs, or they lie beyond publish_from or "
+                "publish_until; run `recompute` for those that are left",
                 readings=readings,
                 windows_from_ms=min(given_up),
                 windows_to_ms=max(given_up) + settings.window_ms,

@@ -85,7 +85,14 @@ class RollupStep:
             yield frozenset(portion)
 
     def _without_given_up(self, waiting: frozenset[int]) -> frozenset[int]:
-        """Forget windows of which retention has removed parts or rows. Count and log them, and return the others."""
+        """Forget windows of which retention has removed parts or rows. Count and log them, and return the others.
+
+        Windows that begin on the other side of `publish_from` or `publish_until` are another aggregator's.
+        """
+        sides = self._settings.boundaries
+        foreign = frozenset(start for start in waiting if not all(side.owns_window(start) for side in sides))
+        self._parts.done(foreign)
+        waiting -= foreign
         if not waiting:
             return waiting
         rollup = self._rollup

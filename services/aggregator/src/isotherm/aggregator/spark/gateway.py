@@ -111,7 +111,7 @@ def verify_jvm_is_free_to_choose(settings: AggregatorSettings) -> None:
 def end_jvm(process: subprocess.Popen[bytes], timeout_s: float = JVM_END_TIMEOUT_S) -> None:
     """End a JVM whose Spark has stopped, by ending its standard input, or by a kill after `timeout_s` seconds.
 
-    Nothing is left to do in it, so a kill loses nothing, but while it lives it holds the lock of the checkpoint.
+    Nothing is left to do in it, so a kill loses nothing.
     """
     if process.stdin is not None:
         process.stdin.close()
@@ -126,11 +126,11 @@ def end_jvm(process: subprocess.Popen[bytes], timeout_s: float = JVM_END_TIMEOUT
 class Gateway:
     """The way from Python to the JVM of Spark."""
 
-    def __init__(self, settings: AggregatorSettings, work_folder: Path, lock_descriptor: int | None) -> None:
+    def __init__(self, settings: AggregatorSettings, work_folder: Path) -> None:
         """Take the JVM of `spark-submit`, or start one.
 
         A JVM that is started reads its standard input and exits at the end of it, so it exits after this process is
-        killed, too. It inherits `lock_descriptor`. `work_folder` holds Spark's temporary files.
+        killed, too. `work_folder` holds Spark's temporary files.
         """
         self._ended = threading.Event()
         if is_submitted():
@@ -138,7 +138,7 @@ class Gateway:
             # What spark-submit has read files with would be used for the checkpoint, too, whatever the session says.
             self.java.jvm.org.apache.hadoop.fs.FileSystem.closeAll()
         else:
-            self.java = _launched(settings, work_folder, lock_descriptor)
+            self.java = _launched(settings, work_folder)
 
     @property
     def jvm(self) -> Any:
@@ -206,7 +206,7 @@ def _await_end_of_input(request_stop: Callable[[], None]) -> None:
     request_stop()
 
 
-def _launched(settings: AggregatorSettings, work_folder: Path, lock_descriptor: int | None) -> Any:
+def _launched(settings: AggregatorSettings, work_folder: Path) -> Any:
     archive = settings.spark.class_archive
     if archive is not None and not archive.exists():
         _log.warning("there is no archive of classes, Spark starts slower", class_archive=str(archive))
@@ -223,7 +223,6 @@ def _launched(settings: AggregatorSettings, work_folder: Path, lock_descriptor: 
     return launch_gateway(  # type: ignore[no-untyped-call]  # it has no annotations
         conf,
         {
-            "pass_fds": () if lock_descriptor is None else (lock_descriptor,),
             "cwd": work_folder,
             # The JVM writes warnings of its own to standard output, which belongs to the result of `recompute`.
             "stdout": _STDERR,

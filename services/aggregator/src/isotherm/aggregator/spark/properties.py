@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from isotherm.aggregator.checkpoint_location import local_folder
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import promised_properties
 
@@ -89,7 +90,8 @@ def of_new_jvm(
         properties["spark.driver.memory"] = spark.driver_memory
     # spark-submit makes a file system before it adds the jars, and Hadoop keeps the first one of each scheme.
     naked, raw = promised_properties.NAKED_FILE_SYSTEM, promised_properties.RAW_FILE_SYSTEM
-    properties[promised_properties.FILE_SYSTEM] = naked if jars else raw
+    if local_folder(settings.checkpoint_dir) is not None:
+        properties[promised_properties.FILE_SYSTEM] = naked if jars else raw
     if jars:
         properties["spark.jars"] = ",".join(str(jar) for jar in jars)
         properties[_DRIVER_CLASS_PATH] = str(jars[-1])
@@ -99,15 +101,17 @@ def of_new_jvm(
     return properties
 
 
-def of_session(settings: AggregatorSettings, started_with: Mapping[str, str], *, has_naked: bool) -> dict[str, str]:
+def of_session(
+    settings: AggregatorSettings, started_with: Mapping[str, str], has_class: Callable[[str], bool]
+) -> dict[str, str]:
     """Return the properties to add to those with which Spark's JVM was started.
 
-    `has_naked` says whether the JVM has the file system that starts no process. Raises SettingsError naming each
-    property in `started_with` that breaks a promise.
+    `has_class` says whether the JVM has a class. Raises SettingsError naming each property in `started_with` that
+    breaks a promise.
     """
-    promised_properties.verify_submitted(started_with, settings.shuffle_partitions)
+    checkpoint = settings.checkpoint_dir
+    promised_properties.verify_submitted(started_with, checkpoint, settings.shuffle_partitions)
     given = settings.spark.properties
-    file_system = promised_properties.NAKED_FILE_SYSTEM if has_naked else promised_properties.RAW_FILE_SYSTEM
     defaults = {
         # A large batch of rejects must not keep the cores from a small batch of windows.
         "spark.scheduler.mode": "FAIR",
@@ -117,7 +121,7 @@ def of_session(settings: AggregatorSettings, started_with: Mapping[str, str], *,
         "spark.sql.streaming.numRecentProgressUpdates": "500",
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.cleaner.periodicGC.interval": "10min",
-        promised_properties.FILE_SYSTEM: file_system,
+        **_of_files(checkpoint, has_class),
         **({} if _has_ui(settings, started_with) else _ui_off()),
     }
     if started_with.get("spark.master", settings.spark.master).startswith("local"):
@@ -127,10 +131,19 @@ def of_session(settings: AggregatorSettings, started_with: Mapping[str, str], *,
         **{name: value for name, value in defaults.items() if name not in started_with},
         **{name: value for name, value in given.items() if name != _DRIVER_CLASS_PATH},
         **_ui_on(settings.spark.ui_port),
-        **promised_properties.FIXED,
+        **promised_properties.fixed(checkpoint),
         promised_properties.SHUFFLE_PARTITIONS: str(settings.shuffle_partitions),
         _EXECUTOR_OPTIONS: " ".join([*_avro_options(), executor_options]).strip(),
     }
+
+
+def _of_files(checkpoint: str, has_class: Callable[[str], bool]) -> dict[str, str]:
+    """Return the properties by which the files of a checkpoint are written where Spark's own choice is not the best."""
+    naked, abortable = promised_properties.NAKED_FILE_SYSTEM, promised_properties.ABORTABLE_FILE_MANAGER
+    if local_folder(checkpoint) is not None:
+        return {promised_properties.FILE_SYSTEM: naked if has_class(naked) else promised_properties.RAW_FILE_SYSTEM}
+    is_s3 = checkpoint.startswith("s3a:")
+    return {promised_properties.FILE_MANAGER: abortable} if is_s3 and has_class(abortable) else {}
 
 
 def _avro_options() -> list[str]:

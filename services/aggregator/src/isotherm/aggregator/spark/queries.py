@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.checkpoint.folder import REJECTS, WINDOWS, CheckpointFolder
 from isotherm.aggregator.frames import readings, windows
+from isotherm.aggregator.frames.boundary import owns_record
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.progress import READINGS_OBSERVED, REJECTED_OBSERVED
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS, SOURCE_OPTIONS
 from isotherm.aggregator.spark.properties import is_local
 from isotherm.connector.errors.dead_letters import MAX_MESSAGE_BYTES
-
-WINDOWS = "windows"
-REJECTS = "rejects"
 
 
 class Queries:
@@ -32,9 +29,13 @@ class Queries:
         kafka_options: Mapping[str, str],
         folder: CheckpointFolder,
         sink: Callable[[DataFrame, int], None],
+        begin_rejects: Callable[[int], None],
         starting_offsets: str = "earliest",
     ) -> None:
-        """`starting_offsets` is Spark's option of that name; it affects only a query without any planned batch."""
+        """`sink` writes a batch of the windowed query; `begin_rejects` is called before one of rejects is written.
+
+        `starting_offsets` is Spark's option of that name; it affects only a query without any planned batch.
+        """
         self._starting_offsets = starting_offsets
         self._session = session
         self._settings = settings
@@ -42,6 +43,7 @@ class Queries:
         self._kafka = dict(kafka_options)
         self._folder = folder
         self._sink = sink
+        self._begin_rejects = begin_rejects
 
     def start_windows(self, ids: SchemaIds) -> StreamingQuery:
         """Start the windowed query, which passes the finished windows of every batch to the sink.
@@ -58,10 +60,12 @@ class Queries:
             F.max(F.unix_millis("appended_time")).alias("newest_appended_ms"),
         )
         clock = (
-            self._session.readStream.format("text")
-            .option("cleanSource", "delete")
-            .load(_uri(self._folder.clock))
-            .select(F.timestamp_millis(F.col("value").cast("long")).alias("event_time"))
+            self._session.readStream.format("kafka")
+            .options(**self._kafka, **SOURCE_OPTIONS, subscribe=settings.clock_topic)
+            # Nobody has written a tick for this checkpoint before its first batch is planned.
+            .option("startingOffsets", "latest")
+            .load()
+            .select(F.timestamp_millis(F.col("value").cast("string").cast("long")).alias("event_time"))
         )
         timed = windows.with_clock(on_time, clock, settings.watermark_delay_ms)
         return (
@@ -69,7 +73,7 @@ class Queries:
             .writeStream.queryName(WINDOWS)
             .outputMode("append")
             .foreachBatch(self._sink)
-            .option("checkpointLocation", _uri(self._folder.windows))
+            .option("checkpointLocation", self._folder.query(WINDOWS))
             .trigger(processingTime=f"{settings.trigger_ms} milliseconds")
             .start()
         )
@@ -79,7 +83,10 @@ class Queries:
         settings = self._settings
         self._use_own_scheduler_pool(REJECTS)
         decoded = readings.decode(self._records(with_headers=True), ids, self._where)
-        rejected = readings.rejected(decoded, self._reject_reason(ids)).observe(
+        rejected = readings.rejected(decoded, self._reject_reason(ids))
+        for boundary in settings.boundaries:
+            rejected = rejected.where(owns_record(boundary))
+        rejected = rejected.observe(
             REJECTED_OBSERVED,
             *(F.count(F.when(F.col("reason") == reason, 1)).alias(reason) for reason in readings.REASONS),
         )
@@ -87,13 +94,20 @@ class Queries:
         rows = readings.to_reject_topics(written, settings.late_topic, settings.dead_letter_topic, settings.judgement)
         return (
             rows.writeStream.queryName(REJECTS)
-            .format("kafka")
+            .foreachBatch(self._write_rejects)
+            .option("checkpointLocation", self._folder.query(REJECTS))
+            .trigger(processingTime=f"{settings.rejects_trigger_ms} milliseconds")
+            .start()
+        )
+
+    def _write_rejects(self, rows: DataFrame, batch_id: int) -> None:
+        self._begin_rejects(batch_id)
+        (
+            rows.write.format("kafka")
             .options(**self._kafka, **SINK_OPTIONS)
             # The error headers make a dead-letter record larger than the original record.
             .option("kafka.max.request.size", str(MAX_MESSAGE_BYTES))
-            .option("checkpointLocation", _uri(self._folder.rejects))
-            .trigger(processingTime=f"{settings.rejects_trigger_ms} milliseconds")
-            .start()
+            .save()
         )
 
     def _use_own_scheduler_pool(self, query: str) -> None:
@@ -116,8 +130,3 @@ class Queries:
 
     def _reject_reason(self, ids: SchemaIds) -> Column:
         return readings.reject_reason(ids, self._settings.timeliness, self._where)
-
-
-def _uri(folder: Path) -> str:
-    """Return a folder of this machine as Hadoop writes it: Spark's user may have another default file system."""
-    return f"file://{folder}"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from isotherm.aggregator.checkpoint.folder import CheckpointHeldError
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import promised_properties, properties
 from isotherm.aggregator.spark.gateway import (
@@ -39,7 +39,7 @@ _log = logs.logger(__name__)
 
 def verify(settings: AggregatorSettings) -> None:
     """Raise SettingsError for everything about Spark that is wrong and visible before a JVM is asked."""
-    promised_properties.verify(settings.spark.properties)
+    promised_properties.verify(settings.spark.properties, settings.checkpoint_dir)
     if is_submitted():
         verify_jvm_is_free_to_choose(settings)
         return
@@ -49,46 +49,34 @@ def verify(settings: AggregatorSettings) -> None:
 
 
 class Spark:
-    """One Spark session.
+    """One Spark session."""
 
-    Its JVM inherits `lock_descriptor` if this process starts it, so that the checkpoint folder stays locked until the
-    JVM is gone. `work_folder` holds Spark's temporary files.
-    """
+    def __init__(self, settings: AggregatorSettings, work_folder: Path) -> None:
+        """Start Spark. Raises SettingsError when Spark was started with properties or jars that do not do.
 
-    def __init__(self, settings: AggregatorSettings, work_folder: Path, lock_descriptor: int | None = None) -> None:
-        """Start Spark. Raises SettingsError when Spark was started with properties or jars that do not do."""
+        `work_folder` is for Spark's temporary files, and for nothing else: it is emptied now and deleted at the end.
+        """
         # A failure in a callback ends the query, and the service logs that failure once.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         self._work_folder = work_folder
-        # A killed process left its files here. The lock guarantees that no process uses them any more.
+        # A killed process left its files here.
         shutil.rmtree(work_folder, ignore_errors=True)
         work_folder.mkdir(parents=True)
         restore_signal_handler = keep_signal_handler()
-        self._gateway = Gateway(settings, work_folder, lock_descriptor)
+        self._gateway = Gateway(settings, work_folder)
         try:
             conf = _configuration(settings, self._gateway)
+            self.jvm_pid = self._gateway.jvm_pid
+            """The process id of the JVM."""
             self.session = SparkSession(SparkContext(gateway=self._gateway.java, conf=conf))
         except BaseException:
             self._end(JVM_END_TIMEOUT_S)
             raise
         restore_signal_handler()
-        self._lock: Any = None
 
-    @property
-    def jvm_pid(self) -> int:
-        """The process id of the JVM."""
-        return self._gateway.jvm_pid
-
-    def hold(self, file: Path) -> None:
-        """Let the JVM lock a file for as long as it lives: that of `spark-submit` outlives this process.
-
-        Raises CheckpointHeldError while another JVM holds it.
-        """
-        channel = self._gateway.jvm.java.io.RandomAccessFile(str(file), "rw").getChannel()
-        self._lock = channel.tryLock()
-        if self._lock is None:
-            channel.close()
-            raise CheckpointHeldError(f"the JVM of another aggregator, or of one that was killed, still holds {file}")
+    def kill(self) -> None:
+        """Kill the JVM, and whatever it writes."""
+        os.kill(self.jvm_pid, signal.SIGKILL)
 
     def when_jvm_ends(self, request_stop: Callable[[], None], timeout_s: float) -> None:
         """Call `request_stop` when `spark-submit` is to end, which then waits for `stop`, at most `timeout_s`."""
@@ -116,8 +104,7 @@ def _configuration(settings: AggregatorSettings, gateway: Gateway) -> SparkConf:
     _limit_avro(gateway)
     # With the defaults: what spark-submit was given, on its command line or in spark-defaults.conf.
     conf = SparkConf(loadDefaults=True, _jvm=gateway.jvm)
-    has_naked = gateway.has_class(promised_properties.NAKED_FILE_SYSTEM)
-    return conf.setAll(list(properties.of_session(settings, dict(conf.getAll()), has_naked=has_naked).items()))
+    return conf.setAll(list(properties.of_session(settings, dict(conf.getAll()), gateway.has_class).items()))
 
 
 def _verify_version(gateway: Gateway) -> None:

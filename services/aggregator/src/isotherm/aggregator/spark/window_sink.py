@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator import records
-from isotherm.aggregator.checkpoint.folder import CheckpointFolder
-from isotherm.aggregator.checkpoint.offset_log import PlannedBatch
+from isotherm.aggregator.checkpoint.plans import PlannedBatch, Plans
 from isotherm.aggregator.frames import headers, windows
+from isotherm.aggregator.frames.boundary import owns_window
 from isotherm.aggregator.kafka.output_producer import OutputProducer
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.records import Attributes, Row
@@ -38,14 +38,16 @@ class WindowSink:
         settings: AggregatorSettings,
         kafka_options: Mapping[str, str],
         schema_ids: tuple[int, int],
-        folder: CheckpointFolder,
+        plans: Plans,
         devices_table: DevicesTable,
         metrics: Metrics,
         producer: OutputProducer,
         open_windows_before: Callable[[int], int | None],
         complete_after_ms: int | None = None,
     ) -> None:
-        """`schema_ids` are those of aggregates and groups. `producer` sends the records of small batches.
+        """`schema_ids` are those of aggregates and groups, `plans` those of the windowed query.
+
+        `producer` sends the records of small batches.
 
         `open_windows_before` returns how many windows were open before a batch (by number), or None when that is not
         known. Windows that begin at `complete_after_ms` (epoch ms) or earlier are counted and not written.
@@ -57,7 +59,7 @@ class WindowSink:
         self._aggregate_id, self._group_id = schema_ids
         self._aggregate_record = records.aggregate_encoder(self._aggregate_id)
         self._group_record = records.group_encoder(self._group_id)
-        self._folder = folder
+        self._plans = plans
         self._devices = devices_table
         self._metrics = metrics
         self._open_windows_before = open_windows_before
@@ -67,12 +69,14 @@ class WindowSink:
         """Write one batch; return whether there was anything to write.
 
         `finished` comes from `windows.in_epoch_ms`. Spark calls this again with the same rows when the batch is run
-        again, and the revision is the same, too: the time of the batch in Spark's offset log.
+        again, and the revision is the same, too: the time of the batch as it was planned.
         """
-        plan = self._folder.planned_batch(batch_id)
+        plan = self._plans.get(batch_id)
         if plan is None:
-            raise RuntimeError(f"Spark's offset log has no batch {batch_id}, which it runs")
+            raise RuntimeError(f"Spark does not know what it has planned for batch {batch_id}, which it runs")
         # Before the batch runs: Spark counts what a batch reads, and its open windows, as often as the batch is run.
+        for boundary in self._settings.boundaries:
+            finished = finished.where(owns_window(boundary))
         is_small = self._is_small(plan, finished.sparkSession)
         return self._write_small(finished, plan) if is_small else self._write_large(finished, plan)
 
@@ -86,7 +90,7 @@ class WindowSink:
         return not self._settings.group_attributes or self._attributes(plan, session) is not None
 
     def _has_new_watermark(self, plan: PlannedBatch) -> bool:
-        before = self._folder.planned_batch(plan.batch_id - 1)
+        before = self._plans.get(plan.batch_id - 1)
         return plan.watermark_ms != (0 if before is None else before.watermark_ms)
 
     def _attributes(self, plan: PlannedBatch, session: SparkSession) -> Attributes | None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.checkpoint.plans import furthest_ends
 from isotherm.aggregator.checkpoint.writer_schema_cache import WriterSchemaCache
 from isotherm.aggregator.frames import confluent_avro
 from isotherm.aggregator.kafka.broker import Broker, BrokerError
+from isotherm.aggregator.kafka.writer_journal import LeaseLostError
+from isotherm.aggregator.kafka.writer_lease import Tenure
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.status import Status
+from isotherm.aggregator.supervision.boundary_end import BoundaryEnd
 from isotherm.aggregator.supervision.server_wait import ServerWait, StopRequestedError
 from isotherm.aggregator.supervision.supervised_query import Cause, SupervisedQuery, cause_of
 from isotherm.aggregator.supervision.watermark_advancer import WatermarkAdvancer
@@ -43,6 +46,10 @@ class QueryFailedError(Exception):
     """A query ended for a cause that a restart does not remove. The message holds Java's trace."""
 
 
+class SupersededError(Exception):
+    """Another process has held the lease since: what this one's Spark knows is not so any more."""
+
+
 class QueryRunner:
     """Supervises the windowed and the stateless query until the service stops or one of them fails."""
 
@@ -51,24 +58,28 @@ class QueryRunner:
         settings: AggregatorSettings,
         broker: Broker,
         schemas: WriterSchemaCache,
-        folder: CheckpointFolder,
+        tenure: Tenure,
         advancer: WatermarkAdvancer,
         health: Health,
         metrics: Metrics,
         wait: ServerWait,
         status: Status,
         target: TargetFollower,
+        end: BoundaryEnd | None = None,
     ) -> None:
+        """`tenure` is the right to write; `end` tells when an aggregator with a successor has nothing left to do."""
         self._settings = settings
         self._broker = broker
         self._schemas = schemas
-        self._folder = folder
+        self._tenure = tenure
         self._advancer = advancer
         self._health = health
         self._metrics = metrics
         self._wait = wait
         self._status = status
         self._target = target
+        self._end = end
+        self._has_ended = False
         self._applied_target: Target | None = None
         self._input_topics: set[str] = set()
         self._backoff = Backoff(base_ms=500, cap_ms=10_000)
@@ -80,23 +91,43 @@ class QueryRunner:
         """Run the queries while the target state is STARTED, until the service stops.
 
         `verify_topics` is called again after a query lost Kafka, and when topics have joined the input. Raises
-        QueryFailedError, and every exception of `verify_topics` that does not mean that a server is unavailable.
+        QueryFailedError, SupersededError, and every exception of `verify_topics` that does not mean that a server is
+        unavailable.
         """
         queries = (windows, rejects)
         try:
             while not self._target.is_current():
                 self._wait.pause(_POLL_S)
             while True:
-                self._apply_target(queries)
-                if self._status.halted is None:
-                    self._supervise(queries, verify_topics)
-                    self._retry_unknown_ids(queries)
-                self._probe_kafka(windows, rejects, verify_topics)
+                try:
+                    self._tenure.verify()
+                    if not self._has_ended:
+                        self._apply_target(queries)
+                    if self._status.halted is None:
+                        self._supervise(queries, verify_topics)
+                        self._retry_unknown_ids(queries)
+                    self._probe_kafka(windows, rejects, verify_topics)
+                except LeaseLostError as error:
+                    self._regain_lease(queries, error)
                 self._wait.pause(_POLL_S)
         except StopRequestedError:
             _log.info("stopping after the current batches")
             self._health.not_ready("stop", "stopping")
             self._halt(queries)
+
+    def _regain_lease(self, queries: _Queries, error: LeaseLostError) -> None:
+        """Stop the queries within their batches, and wait for the lease.
+
+        They begin anew if nobody else has held it since. Raises SupersededError otherwise.
+        """
+        _log.error("the queries are stopped: this process may not write any more", reason=str(error))
+        self._metrics.standstill.work("the lease is lost")
+        for query in queries:
+            query.stop_now()
+        self._wait.for_lease(lambda: self._tenure.is_held or self._tenure.is_over, self._tenure.reason)
+        if self._tenure.is_over:
+            raise SupersededError(self._tenure.reason())
+        self._applied_target = None
 
     def _apply_target(self, queries: _Queries) -> None:
         """Start, halt or restart the queries as the target on the control topic says."""
@@ -148,7 +179,7 @@ class QueryRunner:
             return
         self._halt(queries)
         # The records in the plan of either query are decided: a record must not be unknown to one query alone.
-        self._schemas.adopt(found, self._folder.planned_by_any())
+        self._schemas.adopt(found, furthest_ends(*(query.plans for query in queries)))
         for query in queries:
             query.start()
             self._metrics.query_restarts.labels(query.name, _FOUND_LATER).inc()
@@ -178,7 +209,7 @@ class QueryRunner:
                 )
 
     def _recover(self, query: SupervisedQuery, failure: str, verify_topics: Callable[[], None]) -> None:
-        """Restart a query whose failure a restart can cure. Raises QueryFailedError otherwise."""
+        """Restart a query whose failure a restart can cure. Raises QueryFailedError otherwise, and LeaseLostError."""
         # A restart discards the progress that is not recorded yet.
         self._record_progress(query)
         cause = cause_of(failure)
@@ -191,13 +222,22 @@ class QueryRunner:
         if cause is Cause.NEW_SCHEMA:
             new_ids = confluent_avro.new_schema_ids(failure)
             _log.info("query met new schema ids, restarting it with them", query=query.name, schema_ids=new_ids)
-            self._wait.until("registry", lambda: self._schemas.learn(new_ids))
+            self._wait.until("registry", self._while_held(lambda: self._schemas.learn(new_ids)))
         else:
             self._health.not_ready(query.name, failure.strip().splitlines()[0])
             _log.warning("query lost a server, restarting it", query=query.name, trace=failure)
             self._wait.pause(self._backoff.next_ms() / 1000)
-            self._wait.until("kafka", verify_topics)
+            self._wait.until("kafka", self._while_held(verify_topics))
         query.start()
+
+    def _while_held(self, action: Callable[[], None]) -> Callable[[], None]:
+        """Return an action that raises LeaseLostError while another process may write."""
+
+        def act() -> None:
+            self._tenure.verify()
+            action()
+
+        return act
 
     def _probe_kafka(
         self, windows: SupervisedQuery, rejects: SupervisedQuery, verify_topics: Callable[[], None]
@@ -218,12 +258,24 @@ class QueryRunner:
             return
         self._health.ready("kafka")
         for query in (windows, rejects):
-            planned = self._folder.read_to(query.name)
-            read_to = planned if query.read_to is None or query.is_holding else query.read_to
+            read_to = query.planned_to() if query.read_to is None or query.is_holding else query.read_to
             self._metrics.set_lag(query.name, read_to, ends)
         self._update_standstill(windows, rejects)
+        if self._end is not None and self._end.is_reached(asked_at_ms, ends, windows, rejects):
+            self._end_at_boundary((windows, rejects), self._end.at_ms)
         if windows.is_running:
-            self._advancer.advance(windows, asked_at_ms, ends)
+            try:
+                self._advancer.advance(windows, asked_at_ms, ends)
+            except BrokerError as error:
+                _log.warning("the clock stands still while Kafka does not take a tick", reason=str(error))
+
+    def _end_at_boundary(self, queries: _Queries, at_ms: int) -> None:
+        """Stop the queries for good. The process stays, so that its supervisor does not start it again."""
+        if not self._has_ended:
+            self._halt(queries)
+            self._has_ended, self._status.halted = True, State.STOPPED
+            self._metrics.halted.set(True)
+            _log.info("all windows before publish_until are published: the successor has the rest", boundary_ms=at_ms)
 
     def _update_standstill(self, windows: SupervisedQuery, rejects: SupervisedQuery) -> None:
         """Tell an idle service from one that makes no progress."""

@@ -1,12 +1,13 @@
-"""Waits for Kafka, the registry or the checkpoint folder until the service is to stop."""
+"""Waits for Kafka, the registry, the checkpoint or the right to write it until the service is to stop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from isotherm.aggregator.checkpoint.folder import CheckpointHeldError
+from isotherm.aggregator.checkpoint.objects import CheckpointUnavailableError
 from isotherm.aggregator.kafka.broker import BrokerError
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
@@ -15,7 +16,13 @@ from isotherm.servicekit.startup import wait_until_up
 
 T = TypeVar("T")
 
-_RETRIABLE = (CheckpointHeldError, BrokerError, RegistryUnavailableError, SchemaNotRegisteredError)
+_RETRIABLE = (CheckpointUnavailableError, BrokerError, RegistryUnavailableError, SchemaNotRegisteredError)
+
+_POLL_S = 0.1
+_ASK_S = 3.0
+"""How often Kafka is asked who writes. Within this time after a start it is nothing to talk about."""
+
+_log = logs.logger(__name__)
 
 
 class StopRequestedError(Exception):
@@ -51,3 +58,16 @@ class ServerWait:
         if self._stop.is_set():
             raise StopRequestedError
         return cast(T, result)  # None stands for a stop only
+
+    def for_lease(self, is_given: Callable[[], bool], reason: Callable[[], str]) -> None:
+        """Wait until `is_given`; the checkpoint is not ready meanwhile, for the `reason`. Raises StopRequestedError."""
+        self._health.not_ready("checkpoint", "Kafka has not yet decided who writes the checkpoint")
+        turns, said = 0, ""
+        while not is_given():
+            self.pause(_POLL_S)
+            turns += 1
+            if turns % round(_ASK_S / _POLL_S) == 0 and (words := reason()) != said:
+                said = words
+                self._health.not_ready("checkpoint", words)
+                _log.warning("this process does not write the checkpoint", reason=words)
+        self._health.ready("checkpoint")

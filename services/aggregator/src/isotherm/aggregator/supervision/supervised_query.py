@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from isotherm.aggregator.checkpoint.objects import CheckpointUnavailableError
+from isotherm.aggregator.checkpoint.plans import newest_ends
 from isotherm.aggregator.frames import confluent_avro
 from isotherm.aggregator.kafka.broker import BrokerError
+from isotherm.aggregator.kafka.writer_journal import LeaseLostError
 from isotherm.aggregator.offsets import Partition
 from isotherm.aggregator.progress import Progress
+from isotherm.aggregator.spark.query_plans import QueryPlans
 from isotherm.aggregator.supervision.batch_pacer import BatchPacer
 from isotherm.servicekit.avro import RegistryUnavailableError
 
 _PYTHON_ERRORS = "|".join(
-    re.escape(f"{error.__module__}.{error.__qualname__}") for error in (BrokerError, RegistryUnavailableError)
+    re.escape(f"{error.__module__}.{error.__qualname__}")
+    for error in (BrokerError, CheckpointUnavailableError, LeaseLostError, RegistryUnavailableError)
 )
 _TRANSIENT = re.compile(
     r"org\.apache\.kafka\.common\.errors\."
@@ -26,6 +31,8 @@ _TRANSIENT = re.compile(
     r"|NotEnoughReplicas\w*Exception|NotCoordinatorException|CoordinatorLoadInProgressException|RetriableException)"
     r"|org\.apache\.kafka\.common\.KafkaException: Failed to create new KafkaAdminClient"
     r"|java\.util\.concurrent\.TimeoutException: Cannot fetch record"
+    # A former holder of the lease has planned the batch. The query begins anew with that plan, or is fenced itself.
+    r"|CONCURRENT_STREAM_LOG_UPDATE"
     rf"|{_PYTHON_ERRORS}"
 )
 
@@ -56,11 +63,18 @@ class SupervisedQuery:
         self,
         name: str,
         start: Callable[[], StreamingQuery],
+        plans: QueryPlans,
+        begins_at: Mapping[Partition, int],
         redact: Callable[[str], str] = lambda text: text,
         pacer: BatchPacer | None = None,
     ) -> None:
-        """`start` starts the query; `redact` removes secrets from the text of a failure; `pacer` holds its batches."""
+        """`start` starts the query, which begins to read at the offsets `begins_at` in a new checkpoint.
+
+        `plans` are its planned batches; `redact` removes secrets from the text of a failure; `pacer` holds its batches.
+        """
         self.name = name
+        self.plans = plans
+        self._begins_at = dict(begins_at)
         self.read_to: dict[Partition, int] | None = None
         self.last: Progress | None = None
         self.newest_appended_ms: int | None = None
@@ -75,7 +89,7 @@ class SupervisedQuery:
         """Start the query with the schema ids known now."""
         if self._pacer is not None:
             self._pacer.begin()
-        self._query = self._start()
+        self._query = self.plans.follow(self._start())
         self.starts += 1
 
     @property
@@ -92,6 +106,11 @@ class SupervisedQuery:
     def is_holding(self) -> bool:
         """Whether the newest batch has done its work and waits for its commit, which Spark reports afterwards."""
         return self._pacer is not None and self._pacer.is_holding
+
+    def planned_to(self) -> dict[Partition, int]:
+        """Return the end offsets of the newest planned batch, or where the query begins before the first one."""
+        plan = newest_ends(self.plans)
+        return self._begins_at if plan is None else plan[1]
 
     def open_windows_before(self, batch_id: int) -> int | None:
         """Return the number of open windows before a batch; None when this start has not run the batch before it."""
@@ -160,3 +179,10 @@ class SupervisedQuery:
                 break
             time.sleep(_STATUS_INTERVAL_S)
         self._query.stop()
+
+    def stop_now(self) -> None:
+        """Stop the query within its batch."""
+        if self._pacer is not None:
+            self._pacer.release()
+        if self._query is not None:
+            self._query.stop()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.checkpoint.plans import Plans, newest_ends
 from isotherm.aggregator.checkpoint.writer_schema_cache import WriterSchemaCache
 from isotherm.aggregator.kafka.broker import Broker
+from isotherm.aggregator.kafka.clock_topic import Clock
 from isotherm.aggregator.offsets import Partition
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.supervision.supervised_query import SupervisedQuery
@@ -20,14 +21,19 @@ class WatermarkAdvancer:
     def __init__(
         self,
         settings: AggregatorSettings,
-        folder: CheckpointFolder,
+        plans: Plans,
+        clock: Clock,
         broker: Broker,
         schemas: WriterSchemaCache,
         broker_clock: BrokerClock | None = None,
         hurry: Callable[[int], None] = lambda _batch_id: None,
     ) -> None:
-        """`hurry` lets the batches up to a number end, and the next one be planned, without any wait."""
-        self._folder = folder
+        """`plans` are those of the windowed query, which reads the ticks of `clock`.
+
+        `hurry` lets the batches up to a number end, and the next one be planned, without any wait.
+        """
+        self._plans = plans
+        self._clock = clock
         self._broker = broker
         self._schemas = schemas
         self._broker_clock = broker_clock or BrokerClock()
@@ -54,7 +60,7 @@ class WatermarkAdvancer:
         now_ms = self.now_ms()
         if now_ms is None or not self._is_due(windows, now_ms):
             return False
-        return self._folder.last_planned_batch() != self._checked_batch
+        return self._plans.newest() != self._checked_batch
 
     def is_overdue(self, windows: SupervisedQuery) -> bool:
         """Return whether an open window can end by now, by the brokers' time."""
@@ -65,7 +71,7 @@ class WatermarkAdvancer:
         """Write a tick if one is due.
 
         `ends` are the end offsets of the partitions, requested at `asked_at_ms` or later; `asked_at_ms` is the brokers'
-        time as `now_ms` returned it. Raises BrokerError.
+        time as `now_ms` returned it. Raises BrokerError and LeaseLostError.
         """
         if windows.newest_appended_ms is not None:
             self._observe(windows.newest_appended_ms)
@@ -81,7 +87,7 @@ class WatermarkAdvancer:
             return
         # Spark decides what a batch reads before the batch begins. A tick that is written after that belongs to the
         # next batch, and what is in the plan of a batch stays in it when the batch is run again.
-        plan = self._folder.last_plan()
+        plan = newest_ends(self._plans)
         if plan is None:
             return
         self._checked_batch, read_to = plan
@@ -93,12 +99,12 @@ class WatermarkAdvancer:
             asked_at_ms, unread, windows.newest_appended_ms, advance_when_idle=self._advance_when_idle
         )
         if until_ms is not None and self._is_due(windows, until_ms):
-            self._folder.tick(self._schedule.tick_ms(until_ms))
+            self._clock.tick(self._schedule.tick_ms(until_ms))
             self._ticked_watermark_ms = self._schedule.watermark_ms(until_ms)
             self._ticked_in_start = windows.starts
-            # The next batch takes the tick, or the one after it when Spark is planning the next one and has listed the
-            # clock already. The batch that follows writes the windows, and is not held.
-            self._hurry(self._folder.last_planned_batch() + 2)
+            # The next batch takes the tick, or the one after it when Spark is planning the next one and has asked for
+            # the end of the clock already. The batch that follows writes the windows, and is not held.
+            self._hurry(self._plans.newest() + 2)
         elif self._advance_when_idle:
             # A window can end by now, and what was read last does not suffice: only a newer batch can.
             self._hurry(self._checked_batch)

@@ -52,14 +52,22 @@ def parse(text: str) -> int | dict[Partition, int] | None:
     """
     if text == EARLIEST_COMPLETE:
         return None
-    if text.isdecimal():
-        return int(text)
     if text.lstrip().startswith("{"):
         return _parse_offsets(text)
+    time_ms = parse_time(text)
+    if time_ms is None:
+        raise ValueError(f"{text!r} is not allowed: must be {ALLOWED}")
+    return time_ms
+
+
+def parse_time(text: str) -> int | None:
+    """Parse a time, ISO 8601 (UTC without an offset) or epoch ms; return it in epoch ms, or None if it is neither."""
+    if text.isdecimal():
+        return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not allowed: must be {ALLOWED}") from None
+        return None
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

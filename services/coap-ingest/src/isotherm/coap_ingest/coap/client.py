@@ -29,6 +29,11 @@ HasRoom = Callable[[int], bool]
 _TRANSPORTS = {"coap": "udp6", "coap+tcp": "tcpclient", "coaps": "tinydtls"}
 _CONNECT_TIMEOUT_S = 10.0
 _LINKS_TIMEOUT_S = 30.0
+FETCH_TIMEOUT_S = 247.0
+"""How long a complete representation may take, in seconds: a message exchange of RFC 7252 section 4.8.2.
+
+While its blocks are fetched, later notifications of the resource wait.
+"""
 
 
 class DiscoveryError(Exception):
@@ -127,20 +132,28 @@ class Client:
         """Return the complete representation that begins with `first`, and its last message (RFC 7959 section 2.6).
 
         A representation that changes meanwhile (another ETag) is fetched again from its beginning. After every block
-        `has_room` is called with the number of bytes held so far.
+        `has_room` is called with the number of bytes held so far. All of it takes at most `FETCH_TIMEOUT_S`.
 
         Raises BlockwiseError, NoRoomError.
         """
         try:
-            fetched = None if first.opt.block2 is None else await self._fetch_blocks(registration, first, has_room)
-            if fetched is None:
-                request = get_request(registration.resource, registration.remote)
-                head = await self._context.request(request, handle_blockwise=False).response
-                if not head.code.is_successful():
-                    raise BlockwiseError(f"the server answered {head.code.dotted}")
-                fetched = await self._fetch_blocks(registration, head, has_room)
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                return await self._fetch_representation(registration, first, has_room)
+        except TimeoutError as error:
+            raise BlockwiseError(f"the representation was not complete within {FETCH_TIMEOUT_S:g} s") from error
         except CoapError as error:
             raise BlockwiseError(f"{type(error).__name__}: {error}") from error
+
+    async def _fetch_representation(
+        self, registration: Registration, first: Any, has_room: HasRoom
+    ) -> tuple[bytes, Any]:
+        fetched = None if first.opt.block2 is None else await self._fetch_blocks(registration, first, has_room)
+        if fetched is None:
+            request = get_request(registration.resource, registration.remote)
+            head = await self._context.request(request, handle_blockwise=False).response
+            if not head.code.is_successful():
+                raise BlockwiseError(f"the server answered {head.code.dotted}")
+            fetched = await self._fetch_blocks(registration, head, has_room)
         if fetched is None:
             raise BlockwiseError("the representation changes while it is fetched")
         return fetched

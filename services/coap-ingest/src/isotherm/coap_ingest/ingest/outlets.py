@@ -27,7 +27,7 @@ class Outlet:
 
     route: Route
     encode: Encode
-    count_filtered: Callable[[str, int], None] = lambda topic, number: None
+    count_filtered: Callable[[str, int], None]
     """Counts records of a topic that WHERE leaves out."""
 
     def records(

@@ -37,6 +37,19 @@ def compiled_ingest(pipeline: IngestPipeline) -> PlainIngest | None:
     return PlainIngest(pipeline)
 
 
+def producer_plugin() -> dict[str, str]:
+    """Return the properties, in the form of `clients.producer`, of a producer into which there is a direct way."""
+    if os.environ.get("ISOTHERM_PURE_PYTHON"):
+        return {}
+    try:
+        from isotherm.mqtt_proxy.hotpath.librdkafka import plugin_path
+    except ImportError:
+        # `compiled_ingest` warns of it.
+        return {}
+    path = plugin_path()
+    return {} if path is None else {"plugin_library_paths": path}
+
+
 def session_skim(schema_id: int) -> Skim:
     """Return the compiled `SessionSkim`; the other one when it is not built, or switched off."""
     if os.environ.get("ISOTHERM_PURE_PYTHON"):

@@ -5,7 +5,9 @@ The sans-IO protocol and the translator define what is right. This module takes 
 """
 
 from cpython.object cimport PyObject_Call
-from cpython.unicode cimport PyUnicode_GET_LENGTH
+from cpython.unicode cimport PyUnicode_DecodeASCII
+
+cimport cython
 
 include "plain_readings.pxi"
 include "topic_plans.pxi"
@@ -13,8 +15,6 @@ include "delivery_reports.pxi"
 include "qos2_packets.pxi"
 include "session_skim.pxi"
 include "session_encoder.pxi"
-
-from confluent_kafka import KafkaException
 
 from isotherm.mqtt_proxy.codec.packets import V5, Publish
 from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, ProducerRecord
@@ -138,7 +138,6 @@ cdef class PlainPublishes:
         It ends before the first packet that is not plain, or that has to wait. Call `next_event` then.
         """
         cdef bytes data
-        cdef list values
         cdef const unsigned char *start
         cdef const unsigned char *at
         cdef const unsigned char *body
@@ -156,6 +155,8 @@ cdef class PlainPublishes:
         cdef TopicPlan plan
         cdef PlainPublish publish
         cdef Qos2Packets qos2 = self._reports._qos2
+        cdef Records encoded = self._reports._encoded
+        cdef DirectProducer direct
         unread = self._protocol.unread()
         if unread is None:
             return 0
@@ -170,6 +171,7 @@ cdef class PlainPublishes:
         if self._access.acl is not self._acl:
             self.close()
             self._acl = self._access.acl
+        direct = producer.direct
         records_left, bytes_left = gate.left
         room = producer.left
         is_v5, owed, ingest_ms = self._protocol.version == V5, len(self._waiting), self._context.ingest_ms
@@ -223,19 +225,18 @@ cdef class PlainPublishes:
                     break
                 device = <const char *>name + plan.device_at if plan.device_at else NULL
                 size = plan.device_end - plan.device_at
-                values = plan.encoder.encode(
-                    <const char *>body, end - body, ingest_ms, sequence + readings, device, size
-                )
                 # A publish that is not valid must not be counted as one that waits. The producer takes all or none.
-                if values is None or (qos < 2 and produced + len(values) // 2 > room):
+                if not plan.encoder.encode(
+                    encoded, <const char *>body, end - body, ingest_ms, sequence + readings, device, size
+                ) or (qos < 2 and produced + encoded.count > room):
                     break
                 if rates is not None and rates.must_wait():
                     break
-                size = end - body + self._records_bytes(plan, qos, values)
+                size = end - body + self._records_bytes(plan, qos, encoded)
                 # 3. To the producer, which takes all or none: a refused first record is tried without this module.
                 if qos == 2:
                     crc32 = content_crc32(name, name_length, body, end - body)
-                    qos2.publish(packet_id, crc32, plan.target, plan.headers2, values, size, at - start)
+                    qos2.publish(packet_id, crc32, plan.target, plan.headers2, encoded.as_list(), size, at - start)
                     records += 1
                     undecided += 1
                 else:
@@ -243,7 +244,7 @@ cdef class PlainPublishes:
                     publish.packet_id, publish.qos, publish.copies, publish.reason = packet_id, qos, 1, _SUCCESS
                     publish.owner, publish.plan, publish.started_s, publish.size = self, plan, started_s, size
                     publish.payload = PyBytes_FromStringAndSize(<const char *>body, end - body)
-                    if not self._produce(publish, values):
+                    if not self._produce(publish, direct, encoded):
                         break
                     produced += publish.produced
                 if qos == 1:
@@ -253,8 +254,8 @@ cdef class PlainPublishes:
                     rates.count(end - body)
                 received[qos] += 1
                 taken += 1
-                readings += len(values) // 2
-                records += len(values) // 2
+                readings += encoded.count
+                records += encoded.count
                 all_bytes += size
                 payload_bytes += end - body
                 at = end
@@ -275,9 +276,9 @@ cdef class PlainPublishes:
                 qos2.end(data, at - start)
         return taken
 
-    cdef Py_ssize_t _records_bytes(self, TopicPlan plan, int qos, list values) except -1:
-        """Return the memory that records (key, value, key, value ...) take until Kafka has them; make their headers."""
-        cdef Py_ssize_t at, size
+    cdef Py_ssize_t _records_bytes(self, TopicPlan plan, int qos, Records encoded) except -1:
+        """Return the memory that records take until Kafka has them; make their headers."""
+        cdef Py_ssize_t size
         if qos == 0:
             if plan.headers0 is None:
                 plan.headers0, plan.headers0_bytes = self._headers_of(plan.topic, 0)
@@ -290,33 +291,44 @@ cdef class PlainPublishes:
             if plan.headers2 is None:
                 plan.headers2, plan.headers2_bytes = self._headers_of(plan.topic, 2)
             size = plan.headers2_bytes
-        size = (size + _RECORD_BYTES) * (len(values) // 2)
-        for at in range(0, len(values), 2):
-            size += PyUnicode_GET_LENGTH(values[at]) + PyBytes_GET_SIZE(values[at + 1])
-        return size
+        return encoded.bytes(size + _RECORD_BYTES)
 
-    cdef bint _produce(self, PlainPublish publish, list values) except -1:
-        """Pass the records (key, value, key, value ...) to the producer; return whether it took the first one.
+    cdef bint _produce(self, PlainPublish publish, DirectProducer direct, Records encoded) except -1:
+        """Pass the records to the producer; return whether it took the first one.
 
         As in `LoopProducer.produce_all`, those behind one that it refuses are not tried.
         """
         cdef TopicPlan plan = publish.plan
+        cdef list headers = plan.headers1 if publish.qos else plan.headers0
+        cdef int code
+        publish.records = encoded.count
+        if direct is not None and len(headers) <= MAX_HEADERS:
+            code = direct.produce(publish, headers, encoded)
+            failure = None if not code else BufferError() if code == QUEUE_FULL else KafkaException(KafkaError(code))
+        else:
+            failure = self._pass_on(publish, headers, encoded.as_list())
+        if failure is not None:
+            if not publish.produced:
+                return False
+            self._refusal, publish.is_doubtful = failure, True
+        publish.left = publish.produced
+        return True
+
+    cdef object _pass_on(self, PlainPublish publish, list headers, list values):
+        """Pass records (key, value, key, value ...) to confluent-kafka's producer; return what it raised, or None."""
+        cdef TopicPlan plan = publish.plan
         cdef dict record
         cdef Py_ssize_t at
-        publish.records = len(values) // 2
         produce, arguments = self._producer.producer.produce, (plan.target,)
-        record = {"headers": plan.headers1 if publish.qos else plan.headers0, "on_delivery": publish}
+        record = {"headers": headers, "on_delivery": publish}
         try:
             for at in range(0, len(values), 2):
                 record["key"], record["value"] = values[at], values[at + 1]
                 PyObject_Call(produce, arguments, record)
                 publish.produced += 1
         except (BufferError, KafkaException) as failure:
-            if not publish.produced:
-                return False
-            self._refusal, publish.is_doubtful = failure, True
-        publish.left = publish.produced
-        return True
+            return failure
+        return None
 
     cdef int report_failed(self, PlainPublish publish, error, message) except -1:
         """Let the producer decide about a record that Kafka refused."""

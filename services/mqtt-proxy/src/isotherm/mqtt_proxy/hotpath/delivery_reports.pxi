@@ -1,6 +1,5 @@
 # Plain publishes whose records are in flight, and the delivery reports of all of them, settled together after each poll.
 
-cimport cython
 
 from isotherm.mqtt_proxy.metrics import LATENCY_BOUNDS_S
 from isotherm.mqtt_proxy.protocol.ack_queue import SUCCESS
@@ -32,6 +31,16 @@ cdef class PlainPublish:
     cdef bytes payload
     cdef Py_ssize_t size
     cdef double started_s
+    cdef unsigned char *block         # of the records that a DirectProducer has
+    cdef Py_ssize_t unreported        # of these
+
+    def __cinit__(self):
+        self.block, self.unreported = NULL, 0
+
+    def __dealloc__(self):
+        # librdkafka reads and reports records until its end, even when everybody has forgotten them.
+        if not self.unreported:
+            free(self.block)
 
     def __call__(self, error, message):
         """Take the delivery report of one record."""
@@ -62,6 +71,7 @@ cdef class DeliveryReports:
     cdef dict _stored
     cdef list _acknowledging
     cdef Qos2Packets _qos2            # shared, because one read is handled at a time
+    cdef Records _encoded             # and one publish
     cdef Py_ssize_t _records, _bytes, _plans
     cdef double _now_s, _latency_sum_s
     cdef Py_ssize_t[MAX_BUCKETS] _latencies
@@ -73,6 +83,7 @@ cdef class DeliveryReports:
         self._producer, self._clock = pipeline.producer, pipeline.clock
         self._stored, self._acknowledging = {}, []
         self._qos2 = Qos2Packets()
+        self._encoded = Records()
         self._buckets = len(LATENCY_BOUNDS_S)
         if self._buckets >= MAX_BUCKETS:
             raise ValueError("too many buckets")

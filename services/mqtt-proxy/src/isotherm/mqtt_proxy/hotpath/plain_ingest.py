@@ -12,6 +12,7 @@ from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.qos1 import Qos1Receiver
 from isotherm.mqtt_proxy.delivery.qos2 import Qos2Receiver
 from isotherm.mqtt_proxy.hotpath.compiled import DeliveryReports, FieldNames, PlainPublishes, ReadingEncoder, TopicPlan
+from isotherm.mqtt_proxy.hotpath.librdkafka import direct_producer
 from isotherm.mqtt_proxy.ingest.headers import publish_headers
 from isotherm.mqtt_proxy.ingest.producer_record import Headers, headers_bytes
 from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
@@ -32,6 +33,7 @@ class PlainIngest:
 
     def __init__(self, pipeline: IngestPipeline) -> None:
         self._reports = DeliveryReports(pipeline)
+        pipeline.producer.use_direct(direct_producer)
         self._names: dict[int, FieldNames] = {}
         """By the id of the mapping of a route, which lives as long as the process."""
 

@@ -5,7 +5,7 @@
 include "json_scalars.pxi"
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.unicode cimport PyUnicode_DecodeASCII
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 
 cdef enum:
     DEVICE_ID, METRIC, VALUE, UNIT, EVENT_TIME, SEQUENCE, MEMBERS
@@ -18,6 +18,8 @@ cdef enum:
 
 cdef struct Reading:
     Value members[6]           # MEMBERS; NOT_PLAIN where the payload has none
+
+include "records.pxi"
 
 FIELDS = ("device_id", "metric", "value", "unit", "event_time", "sequence")
 
@@ -64,11 +66,9 @@ cdef class ReadingEncoder:
     """
 
     cdef bytes _header, _metric, _unit, _device
-    cdef str _device_id
     cdef list _names
     cdef bint _is_strict, _is_bound
     cdef Py_ssize_t _most_readings
-    cdef str key
 
     def __init__(
         self,
@@ -86,7 +86,6 @@ cdef class ReadingEncoder:
         self._most_readings = most_readings
         self._names = names.pairs
         self._is_strict, self._is_bound = is_strict, is_bound
-        self._device_id = device_id
         self._device = None if device_id is None else device_id.encode()
         self._metric = None if metric is None else metric.encode()
         self._unit = None if unit is None else unit.encode()
@@ -98,8 +97,13 @@ cdef class ReadingEncoder:
 
     def encode_payload(self, bytes payload, long long ingest_ms, long long sequence):
         """Return key and value of each record; None when the payload is not plain."""
-        found = self.encode(PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), ingest_ms, sequence, NULL, 0)
-        return None if found is None else [*zip(found[::2], found[1::2])]
+        cdef Records records = Records()
+        if not self.encode(
+            records, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), ingest_ms, sequence, NULL, 0
+        ):
+            return None
+        found = records.as_list()
+        return [*zip(found[::2], found[1::2])]
 
     cdef int _member(self, Bytes name, Py_ssize_t length):
         cdef bytes known
@@ -150,16 +154,17 @@ cdef class ReadingEncoder:
             at += 1
         return NULL
 
-    cdef list encode(
+    cdef bint encode(
         self,
+        Records records,
         const char *payload,
         Py_ssize_t length,
         int64_t ingest_ms,
         int64_t sequence,
         const char *device,
         Py_ssize_t device_length,
-    ):
-        """Return key, value, key, value ... of the records of a payload; None when it is not plain.
+    ) except -1:
+        """Make `records` those of a payload; return whether it is plain.
 
         `sequence` is the number of the first reading; the others follow. `device` is ASCII and stands for the
         `device_id` that was given at first; NULL does not.
@@ -168,11 +173,12 @@ cdef class ReadingEncoder:
         cdef Reading reading
         cdef int member
         end = at + length
+        records.clear()
         at = skip_space(at, end)
         if at >= end:
-            return None
+            return False
         if at[0] == 91:
-            return self._array(at + 1, end, ingest_ms, sequence, <Bytes>device, device_length)
+            return self._array(records, at + 1, end, ingest_ms, sequence, <Bytes>device, device_length)
         if at[0] == 123:
             at = self._read_object(at + 1, end, &reading)
         else:
@@ -181,61 +187,59 @@ cdef class ReadingEncoder:
                 reading.members[member].kind = NOT_PLAIN
             member = self._member(<Bytes>b"value", 5)
             if member == MEMBERS:
-                return None
+                return False
             at = read_number(at, end, &reading.members[member])
         if at == NULL or skip_space(at, end) != end:
-            return None
-        value = self._record(&reading, ingest_ms, sequence, <Bytes>device, device_length)
-        return None if value is None else [self.key, value]
+            return False
+        return self._record(records, &reading, ingest_ms, sequence, <Bytes>device, device_length)
 
-    cdef list _array(
-        self, Bytes at, Bytes end, int64_t ingest_ms, int64_t sequence, Bytes device, Py_ssize_t device_length
-    ):
-        """Return the records of the array whose `[` is before `at`; None when it, or one of its items, is not plain."""
+    cdef bint _array(
+        self,
+        Records records,
+        Bytes at,
+        Bytes end,
+        int64_t ingest_ms,
+        int64_t sequence,
+        Bytes device,
+        Py_ssize_t device_length,
+    ) except -1:
+        """Add the records of the array whose `[` is before `at`; False when it, or one of its items, is not plain."""
         cdef Reading reading
         cdef Py_ssize_t count
-        cdef list records = []
         for count in range(self._most_readings):
             at = skip_space(at, end)
             if at >= end or at[0] != 123:
-                return None
+                return False
             at = self._read_object(at + 1, end, &reading)
             if at == NULL:
-                return None
-            value = self._record(&reading, ingest_ms, sequence + count, device, device_length)
-            if value is None:
-                return None
-            records.append(self.key)
-            records.append(value)
+                return False
+            if not self._record(records, &reading, ingest_ms, sequence + count, device, device_length):
+                return False
             at = skip_space(at, end)
             if at >= end:
-                return None
+                return False
             if at[0] == 93:
-                return records if skip_space(at + 1, end) == end else None
+                return skip_space(at + 1, end) == end
             if at[0] != 44:
-                return None
+                return False
             at += 1
-        return None
+        return False
 
     cdef bint _name(self, Reading *reading, Bytes bound, Py_ssize_t bound_length):
-        """Check and complete device, metric and unit, and set `key`; False when one is missing or not plain."""
+        """Check and complete device, metric and unit; return False when one is missing or not plain."""
         cdef Value *device = &reading.members[DEVICE_ID]
         cdef Value *metric = &reading.members[METRIC]
         cdef Value *unit = &reading.members[UNIT]
-        cdef bint is_given = bound != NULL
-        if not is_given and self._device is not None:
+        if bound == NULL and self._device is not None:
             bound, bound_length = <Bytes>PyBytes_AS_STRING(self._device), PyBytes_GET_SIZE(self._device)
         if device.kind == NOT_PLAIN:
             if bound == NULL:
                 return False
             device.kind, device.text, device.length = TEXT, bound, bound_length
-            self.key = PyUnicode_DecodeASCII(<const char *>bound, bound_length, NULL) if is_given else self._device_id
         elif not is_text(device, 1):
             return False
         elif self._is_bound and (device.length != bound_length or memcmp(device.text, bound, bound_length)):
             return False
-        else:
-            self.key = PyUnicode_DecodeASCII(<const char *>device.text, device.length, NULL)
         if metric.kind != NOT_PLAIN:
             # Without a unit in the payload, the settings have that of this metric.
             return is_text(metric, 1) and is_text(unit, 0)
@@ -249,38 +253,52 @@ cdef class ReadingEncoder:
         set_text(unit, self._unit)
         return True
 
-    cdef bytes _record(
-        self, Reading *reading, int64_t ingest_ms, int64_t sequence, Bytes device, Py_ssize_t device_length
-    ):
+    cdef bint _record(
+        self,
+        Records records,
+        Reading *reading,
+        int64_t ingest_ms,
+        int64_t sequence,
+        Bytes device,
+        Py_ssize_t device_length,
+    ) except -1:
+        """Add the record of a reading; return False when the reading is not plain."""
         cdef Value *value = &reading.members[VALUE]
         cdef Value *time = &reading.members[EVENT_TIME]
         cdef Value *number = &reading.members[SEQUENCE]
         cdef int64_t event_ms = ingest_ms
-        cdef unsigned char record[MAX_RECORD]
-        cdef unsigned char *out = record
+        cdef record *added
+        cdef unsigned char *out
         if value.kind == INTEGER:
             value.number = <double>value.integer
         elif value.kind != DOUBLE:
-            return None
+            return False
         if time.kind == INTEGER and 0 <= time.integer < 100_000_000_000_000:
             # The magnitude tells seconds from milliseconds (isotherm.payloads.times).
             event_ms = time.integer * 1000 if time.integer < 100_000_000_000 else time.integer
             sequence = 0
         elif time.kind != NOT_PLAIN:
-            return None
+            return False
         if number.kind == INTEGER and number.integer >= 0:
             sequence = number.integer
         elif number.kind != NOT_PLAIN:
-            return None
+            return False
         if not self._name(reading, device, device_length):
-            return None
+            return False
+        added = records.room()
+        out = <unsigned char *>value_of(added)
         memcpy(out, PyBytes_AS_STRING(self._header), PyBytes_GET_SIZE(self._header))
-        out += PyBytes_GET_SIZE(self._header)
-        out = put_text(out, reading.members[DEVICE_ID].text, reading.members[DEVICE_ID].length)
+        out = put_long(out + PyBytes_GET_SIZE(self._header), reading.members[DEVICE_ID].length)
+        # The device is the key, too.
+        added.key_at, added.key_size = out - <unsigned char *>value_of(added), reading.members[DEVICE_ID].length
+        memcpy(out, reading.members[DEVICE_ID].text, added.key_size)
+        out += added.key_size
         out = put_text(out, reading.members[METRIC].text, reading.members[METRIC].length)
         memcpy(out, &value.number, 8)
         out = put_text(out + 8, reading.members[UNIT].text, reading.members[UNIT].length)
         out = put_long(put_long(put_long(out, event_ms), ingest_ms), sequence)
         # No attributes.
         out[0] = 0
-        return PyBytes_FromStringAndSize(<char *>record, out + 1 - record)
+        added.size = out + 1 - <unsigned char *>value_of(added)
+        records.add(added)
+        return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -43,6 +43,9 @@ class Batch:
     """The offset before which the task has settled everything; None if it is not known."""
     end: int | None = None
     """The offset before which everything is settled once the rows are written; None if it is not known."""
+    failed_before: frozenset[int] = frozenset()
+    """Offsets of records between `begin` and `end` that failed before the sink and have no row here: they could not be
+    decoded, transformed or projected. A sink that notes which offsets its store holds leaves them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,15 @@ def rows_to_retry(rows: Sequence[Row], failed: Mapping[int, FailedRow]) -> list[
     A row that follows a failed one of the same target and id is written again after it, so that the rows of a key keep
     their order.
     """
-    waiting: set[tuple[str, str]] = set()
-    again = []
+    return [rows[index] for index, _ in with_those_behind(rows, failed)]
+
+
+def with_those_behind(rows: Sequence[Row], failed: Mapping[int, FailedRow]) -> Iterator[tuple[int, FailedRow]]:
+    """Yield the indices of failed rows and of the rows of their targets and ids behind them, each with the failure."""
+    waiting: dict[tuple[str, str], FailedRow] = {}
     for index, row in enumerate(rows):
         identity = (row.target, row.id)
         if index in failed:
-            waiting.add(identity)
+            waiting[identity] = failed[index]
         if identity in waiting:
-            again.append(row)
-    return again
+            yield index, waiting[identity]

@@ -25,7 +25,7 @@ class InFlightBatch:
     """Rows that are still to be written, the records that failed, and what that means for the task."""
 
     records: Sequence[Record]
-    rows: list[Row]
+    rows: Sequence[Row]
     """The rows that are still to be written."""
     end: int
     """The position once the batch is done: the offset after its last record, or that of the record it stops at."""
@@ -49,7 +49,7 @@ class InFlightBatch:
         records: Sequence[Record],
         policy: ErrorPolicy,
         project: Callable[[Record], ProjectedRecord],
-        try_project_batch: Callable[[Sequence[Record]], list[Row] | None] = lambda _: None,
+        try_project_batch: Callable[[Sequence[Record]], Sequence[Row] | None] = lambda _: None,
     ) -> InFlightBatch:
         """Project records and apply the error policy to those that cannot be projected.
 
@@ -61,10 +61,13 @@ class InFlightBatch:
                 leaves out, or None if `project` has to look at each of them.
         """
         rows_of_all = try_project_batch(records)
-        batch = cls(records, rows_of_all or [], records[-1].offset + 1)
+        end = records[-1].offset + 1
         if rows_of_all is not None:
+            batch = cls(records, rows_of_all, end)
             batch._note_left_out()
             return batch
+        made: list[Row] = []
+        batch = cls(records, made, end)
         for record in records:
             rows, failed, filtered = project(record)
             if failed is not None:
@@ -74,7 +77,7 @@ class InFlightBatch:
             elif filtered is not None:
                 batch.outcomes[record.offset] = (Outcome.FILTERED, filtered)
             else:
-                batch.rows.extend(rows)
+                made.extend(rows)
         return batch
 
     def _note_left_out(self) -> None:
@@ -114,6 +117,13 @@ class InFlightBatch:
             first = next(record for record in self.records if record.offset == self.rows[0].offset)
             self._stop_at(FailedRecord(first, "TASK_PUT", "unavailable", error))
             self.rows = []
+
+    @property
+    def failed_before(self) -> frozenset[int]:
+        """The offsets of the records that failed and have no row among `rows`."""
+        if not self.outcomes:
+            return frozenset()
+        return frozenset(offset for offset, (outcome, _) in self.outcomes.items() if outcome is not Outcome.FILTERED)
 
     @property
     def unsettled(self) -> int:

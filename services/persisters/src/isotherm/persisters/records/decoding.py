@@ -17,6 +17,8 @@ import orjson
 from isotherm.connector.config.converters import CONVERTERS
 from isotherm.flatavro import columns as batches
 from isotherm.flatavro import reading as flat
+from isotherm.persisters.hotpath import Buffers, ReadColumns
+from isotherm.persisters.records.columns.columnar import ColumnKinds, column_kinds
 from isotherm.persisters.records.connect_json import EnvelopeReader
 from isotherm.persisters.records.decoded_value import Decode, DecodedValue
 from isotherm.persisters.records.registry_formats import JsonSchemaDecoder, ProtobufDecoder, registry_formats
@@ -66,11 +68,13 @@ class FlatBatch:
 
 
 class _SchemaReader(NamedTuple):
-    """The readers of one schema; `read` and `read_batch` are None unless the schema is flat."""
+    """The readers of one schema; `read`, `read_batch` and `kinds` are None unless the schema is flat."""
 
     writer: WriterSchema
     read: flat.Read | None
     read_batch: batches.ReadBatch | None
+    kinds: ColumnKinds | None
+    """Of the columns that the compiled reader fills."""
 
 
 def value_decoder(converter: str, registry: SchemaRegistry, *, envelope: bool = False) -> Decode:
@@ -177,6 +181,23 @@ class AvroDecoder:
         except WireFormatError:
             return None
 
+    def columns(self, batch: list[bytes | None], read: ReadColumns) -> tuple[WriterSchema, list[Buffers]] | None:
+        """Return the columns of a batch that was written with one flat schema; None for any other batch.
+
+        Where a value cannot be decoded it returns None too, as `flat_batch`. `read` is the compiled reader.
+        """
+        header = (batch[0] or b"")[:_WIRE_HEADER_BYTES]
+        known = self._known.get(header)
+        if known is None or known.kinds is None:
+            return None
+        found = read(known.kinds.kinds, batch, header)
+        return None if found is None else (known.writer, found)
+
+    def kinds(self, schema_id: int) -> ColumnKinds | None:
+        """Return the kinds of the columns of a schema of which a value was decoded; None if it has none."""
+        known = self._known.get(_MAGIC + schema_id.to_bytes(4))
+        return None if known is None else known.kinds
+
     def _value(self, data: bytes, known: _SchemaReader) -> Any:
         if known.read is not None:
             try:
@@ -193,6 +214,7 @@ class AvroDecoder:
             WriterSchema(schema_id, schema, parse(plain), is_recursive(schema)),
             flat.flat_reader(plain, _WIRE_HEADER_BYTES),
             batches.flat_batch_reader(plain, _WIRE_HEADER_BYTES),
+            column_kinds(plain),
         )
 
 

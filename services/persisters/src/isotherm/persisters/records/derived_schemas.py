@@ -9,24 +9,13 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
-from isotherm.connector.transforms.schemas import DATE, STRUCT_NAME, TIME, TIMESTAMP, field, shape
+from isotherm.connector.transforms.schemas import DATE, PRIMITIVES, STRUCT_NAME, TIME, TIMESTAMP, field, shape
 from isotherm.servicekit.avro import WriterSchema
 
 _LOGICAL = "org.apache.kafka.connect.data."
 _TIMES: Mapping[str, Any] = {"Date": DATE, "Time": TIME, "Timestamp": TIMESTAMP}
-_TYPES: Mapping[str, Any] = {
-    "int8": {"type": "int", "connect.type": "int8"},
-    "int16": {"type": "int", "connect.type": "int16"},
-    "int32": "int",
-    "int64": "long",
-    "float": "float",
-    "float32": "float",
-    "double": "double",
-    "float64": "double",
-    "boolean": "boolean",
-    "string": "string",
-    "bytes": "bytes",
-}
+_TYPES: Mapping[str, Any] = {**PRIMITIVES, "float": "float", "double": "double", "bytes": "bytes"}
+"""As JsonConverter's envelopes call them."""
 _DECIMAL_PRECISION = 64
 """The precision of a decimal whose schema does not say it, as Confluent's converters have it."""
 _ids = count(-1, -1)

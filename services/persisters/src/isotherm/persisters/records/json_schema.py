@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isotherm.connector.transforms.schemas import DATE, STRUCT_NAME, TIME, TIMESTAMP, field, optional
+from isotherm.connector.transforms.schemas import DATE, PRIMITIVES, STRUCT_NAME, TIME, TIMESTAMP, field, optional
 
 _LOGICAL = {
     "org.apache.kafka.connect.data.Date": DATE,
@@ -13,14 +13,7 @@ _LOGICAL = {
     "org.apache.kafka.connect.data.Timestamp": TIMESTAMP,
 }
 _SCALARS = {"integer": "long", "number": "double"}
-_CONNECT = {
-    "int8": {"type": "int", "connect.type": "int8"},
-    "int16": {"type": "int", "connect.type": "int16"},
-    "int32": "int",
-    "int64": "long",
-    "float32": "float",
-    "float64": "double",
-}
+_CONNECT = {name: schema for name, schema in PRIMITIVES.items() if name not in ("boolean", "string")}
 """The types that Confluent's converter notes as `connect.type`."""
 _MAX_DEPTH = 64
 

@@ -11,6 +11,8 @@ from isotherm.kcql.model import Part, Statement
 from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
 from isotherm.persisters.api.row import Row
+from isotherm.persisters.hotpath import ReadColumns
+from isotherm.persisters.records.columns.columnar import ProjectColumns, project_columns
 from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.decoded_value import Decode, DecodedValue
 from isotherm.persisters.records.decoding import BAD_RECORD, AvroDecoder
@@ -36,6 +38,8 @@ class _TopicProjections(NamedTuple):
     """Their projections, by the id of the writer schema; None for values without one."""
     of_batches: dict[int | None, ProjectBatch | None]
     """The projection of whole batches, if a single statement reads the topic and has one."""
+    of_columns: dict[int | None, ProjectColumns | None]
+    """The projection of columns, likewise."""
 
 
 class Projector:
@@ -49,8 +53,13 @@ class Projector:
         conventions: Conventions = _NO_CONVENTIONS,
         clock_ms: Callable[[], float] = lambda: time.time() * 1000,
         transforms: RecordTransforms | None = None,
+        read_columns: ReadColumns | None = None,
     ) -> None:
-        """`clock_ms` returns the time now in epoch milliseconds; it decides which records are expired."""
+        """`clock_ms` returns the time now in epoch milliseconds; it decides which records are expired.
+
+        With `read_columns` batches become ColumnarRows where they can.
+        """
+        self._read_columns = read_columns
         self._statements = statements
         self._decode_value = decode_value
         self._decode_key = decode_key
@@ -117,10 +126,10 @@ class Projector:
             if len(self._by_topic) >= _MOST_TOPICS:
                 self._by_topic.clear()
             statements = [statement for statement in self._statements if statement.matches(topic)]
-            of_topic = self._by_topic[topic] = _TopicProjections(statements, {}, {})
+            of_topic = self._by_topic[topic] = _TopicProjections(statements, {}, {}, {})
         return of_topic
 
-    def try_project_batch(self, records: Sequence[Record]) -> list[Row] | None:
+    def try_project_batch(self, records: Sequence[Record]) -> Sequence[Row] | None:
         """Return the rows of records of one topic by the fast path; None if `__call__` has to look at each record.
 
         A record without a row is one that WHERE leaves out. It returns None for the first records of a schema, which is
@@ -132,7 +141,13 @@ class Projector:
             return None
         if self._transforms is not None:
             return None
-        batch = decode.flat_batch(raw_values(records))
+        values = raw_values(records)
+        if self._read_columns is not None:
+            found = decode.columns(values, self._read_columns)
+            of_columns = None if found is None else of_topic.of_columns.get(found[0].schema_id)
+            if found is not None and of_columns is not None:
+                return of_columns(records, found[1])
+        batch = decode.flat_batch(values)
         if batch is None:
             return None
         project = of_topic.of_batches.get(batch.writer.schema_id)
@@ -141,6 +156,11 @@ class Projector:
         except BAD_RECORD:
             # `__call__` reports which record is bad, and why.
             return None
+
+    def _only_row(self, record: Record) -> Row:
+        """Return the row of a record that has one."""
+        (row,) = self(record).rows
+        return row
 
     def _compile(self, of_topic: _TopicProjections, writer: WriterSchema | None) -> list[ProjectRecord]:
         conventions, clock_ms = self._conventions, self._clock_ms
@@ -151,6 +171,11 @@ class Projector:
         of_topic.by_schema[schema_id] = projections
         if len(plans) == 1:
             of_topic.of_batches[schema_id] = project_whole_batches(plans[0], conventions, clock_ms)
+            if isinstance(self._decode_value, AvroDecoder) and schema_id is not None and known is not None:
+                kinds = self._decode_value.kinds(schema_id)
+                of_topic.of_columns[schema_id] = (
+                    None if kinds is None else project_columns(plans[0], kinds, conventions, self._only_row)
+                )
         return projections
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from isotherm.persisters.api.ownership import Ownership
-from isotherm.persisters.api.row import Batch, FailedRow, Row
+from isotherm.persisters.api.row import Batch, FailedRow, Row, with_those_behind
 
 _NO_PARTITION = -1
 
@@ -36,7 +36,7 @@ def write_merged(
         return [write(batches[0])]
     rows = [row for batch in batches for row in batch.rows]
     ownership = Ownerships(batch.ownership for batch in batches)
-    found = _with_those_behind(rows, write(Batch("", _NO_PARTITION, rows, ownership)))
+    found = _all_failed(rows, write(Batch("", _NO_PARTITION, rows, ownership)))
     failed, begin = [], 0
     for batch in batches:
         own = ((place, found.get(begin + place)) for place in range(len(batch.rows))) if found else ()
@@ -45,20 +45,15 @@ def write_merged(
     return failed
 
 
-def _with_those_behind(rows: Sequence[Row], failed: Sequence[FailedRow]) -> dict[int, FailedRow]:
+def _all_failed(rows: Sequence[Row], failed: Sequence[FailedRow]) -> dict[int, FailedRow]:
     """Return the failed rows by index, and with each transient one the later rows of its target and id.
 
     A sink may name only the first row of an id that it could not write: within a batch the rows behind it are written
     again together with it (`rows_to_retry`). A row of another partition must be told, or it counts as written.
     """
     found = {one.index: one for one in failed}
-    waiting: dict[tuple[str, str], FailedRow] = {}
-    if any(one.transient for one in failed):
-        for index, row in enumerate(rows):
-            identity = (row.target, row.id)
-            one = found.get(index)
-            if one is not None and one.transient:
-                waiting[identity] = one
-            elif one is None and identity in waiting:
-                found[index] = waiting[identity]
+    transient = {index: one for index, one in found.items() if one.transient}
+    if transient:
+        for index, one in with_those_behind(rows, transient):
+            found.setdefault(index, one)
     return found

@@ -62,6 +62,8 @@ class SinkKind:
     """What `pip install` takes to bring the client, for the message if it is missing."""
     noisy_loggers: tuple[str, ...] = ()
     """Loggers of the client that log every request and reconnection; of these only errors are shown."""
+    reads_columns: bool = False
+    """Whether the sink takes the columns of ColumnarRows; other sinks get rows that are made already."""
     has_large_batches: bool = False
     """Whether a write makes files, so that a batch is large and waits long: a task then has room for two of them."""
 

@@ -17,6 +17,17 @@ from isotherm.connector.config.definitions import (
 )
 
 _LOW = Importance.LOW
+TABLE_CLAUSES = (
+    "IGNORE",
+    "AUTOCREATE",
+    "AUTOEVOLVE",
+    "PK",
+    "WITHTIMESTAMP",
+    "TIMESTAMPUNIT",
+    "WITHSTRUCTURE",
+    "PROPERTIES",
+)
+"""What sinks for tables with columns use of KCQL."""
 
 
 class SinkKeys:

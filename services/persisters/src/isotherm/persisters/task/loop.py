@@ -83,7 +83,7 @@ class Loop:
         consumer: Consumer,
         sink: Sink,
         project: Callable[[Record], ProjectedRecord],
-        try_project_batch: Callable[[Sequence[Record]], list[Row] | None],
+        try_project_batch: Callable[[Sequence[Record]], Sequence[Row] | None],
         policy: ErrorPolicy,
         send_dead_letters: Callable[[Sequence[FailedRecord]], None],
         health: Health,

@@ -225,4 +225,5 @@ def _without(failed: Sequence[FailedRow], rows: Sequence[Row]) -> Sequence[Row]:
 
 def _rows_of(buffer: PartitionBuffer, batch: InFlightBatch) -> Batch:
     topic, partition = buffer.partition
-    return Batch(topic, partition, batch.rows, buffer.ownership, buffer.settled_before(batch), batch.end)
+    begin = buffer.settled_before(batch)
+    return Batch(topic, partition, batch.rows, buffer.ownership, begin, batch.end, batch.failed_before)

@@ -38,7 +38,13 @@ def bulk_target() -> Callable[[bytes], None]:
     def run(data: bytes) -> None:
         terms = data[0] & _TERMS if data else 0
         found, expected = (
-            PlainServer(terms, is_compiled=is_compiled, receive_maximum=_MAX_ID, max_records=_MAX_RECORDS)
+            PlainServer(
+                terms,
+                is_compiled=is_compiled,
+                is_direct=is_compiled,
+                receive_maximum=_MAX_ID,
+                max_records=_MAX_RECORDS,
+            )
             for is_compiled in (True, False)
         )
         for server in (found, expected):
@@ -53,7 +59,7 @@ def bulk_target() -> Callable[[bytes], None]:
                 else:
                     server.end(what)
             compare(found, expected)
-        compare_at_end(found, expected)
+        compare_at_end([found], expected)
 
     return run
 

@@ -26,6 +26,7 @@ from isotherm.mqtt_proxy.sessions.store import Session
 from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
 from isotherm.proofs.fuzzing.target import expect
 from isotherm.proofs.fuzzing.targets.mqtt import RULES
+from isotherm.proofs.kafka.clients.direct_librdkafka import direct_producer
 from isotherm.servicekit.avro import encoder
 from isotherm.servicekit.producer.delivery import LoopProducer
 
@@ -72,13 +73,14 @@ def compare(found: PlainServer, expected: PlainServer) -> None:
         expect(getattr(found, what) == getattr(expected, what), f"other {what}")
 
 
-def compare_at_end(found: PlainServer, expected: PlainServer) -> None:
+def compare_at_end(found: Sequence[PlainServer], expected: PlainServer) -> None:
     """Let Kafka take and store everything, and compare all that is left of it."""
-    for server in (found, expected):
+    expected.finish()
+    for server in found:
         server.finish()
-    compare(found, expected)
-    expect(found.counted() == expected.counted(), "other metrics")
-    expect(found.is_at_rest or bool(found.closed), "something is still in flight")
+        compare(server, expected)
+        expect(server.counted() == expected.counted(), "other metrics")
+        expect(server.is_at_rest or bool(server.closed), "something is still in flight")
 
 
 class _Producer(LoopProducer):
@@ -118,7 +120,8 @@ class PlainServer:
 
     `terms` has a bit for each of MQTT 5, a durable session, an ACL, small bounds of unfinished publishes, of records
     and bytes in flight, of the producer, connections that end when they are denied, and refused invalid publishes.
-    `more` has one for a rate, two for where devices may come from, and one for a verified user.
+    `more` has one for a rate, two for where devices may come from, and one for a verified user. With `is_direct` the
+    compiled way produces without confluent-kafka's binding.
     """
 
     def __init__(
@@ -127,6 +130,7 @@ class PlainServer:
         more: int = 0,
         *,
         is_compiled: bool,
+        is_direct: bool = False,
         receive_maximum: int = 1_000,
         max_records: int = 1_000,
     ) -> None:
@@ -176,6 +180,8 @@ class PlainServer:
             on_sent=self.resume,
             plain_ingest=PlainIngest(pipeline) if is_compiled else None,
         )
+        if is_direct:
+            producer.use_direct(direct_producer)
         self._handler.permissions = PublishPermissions("client", username)
         self._handler.attach(self._session)
 
@@ -227,6 +233,8 @@ class PlainServer:
         for code in codes:
             if self._waiting:
                 self._waiting.pop(0)(None if code is None else KafkaError(code), None)
+                if self._producer.direct is not None:
+                    self._producer.direct.drain()
         self._producer.on_polled()
         self._pump_if_resumed()
 

@@ -21,22 +21,24 @@ _MAX_STEPS = 24
 def steps_target() -> Callable[[bytes], None]:
     """Return the check that Kafka, client and metrics see the same with the compiled way and without.
 
-    An input is a byte of terms, one of more terms and the number of steps, a byte for each step, and what the client
-    sends.
+    The compiled way produces with confluent-kafka's binding, or with librdkafka's functions. An input is a byte of
+    terms, one of more terms and the number of steps, a byte for each step, and what the client sends.
     """
 
     def run(data: bytes) -> None:
         terms, more, script, stream = _parts(data)
-        found, expected = (PlainServer(terms, more, is_compiled=is_compiled) for is_compiled in (True, False))
-        for server in (found, expected):
+        expected = PlainServer(terms, more, is_compiled=False)
+        found = [PlainServer(terms, more, is_compiled=True, is_direct=is_direct) for is_direct in (True, False)]
+        for server in (*found, expected):
             server.receive(CONNECTS[terms & 1])
         at = 0
         for step in [*script, FEED_ALL]:
             size = _size(step, len(stream))
-            for server in (found, expected):
+            for server in (*found, expected):
                 server.take(step, stream[at : at + size])
             at += size
-            compare(found, expected)
+            for server in found:
+                compare(server, expected)
         compare_at_end(found, expected)
 
     return run

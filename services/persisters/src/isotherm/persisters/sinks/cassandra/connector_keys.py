@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isotherm.connector.config.definitions import Importance, Type
-from isotherm.persisters.sinks.sink_keys import SinkKeys
+from isotherm.persisters.sinks.sink_keys import TABLE_CLAUSES, SinkKeys
 
 PREFIX = "connect.cassandra"
 _LOW = Importance.LOW
@@ -77,15 +77,5 @@ DEFINITION = _of_sink.definition(
         "io.lenses.streamreactor.connect.cassandra.sink.CassandraSinkConnector",
         "io.lenses.streamreactor.connect.cassandra.CassandraSinkConnector",
     ),
-    clauses=(
-        "IGNORE",
-        "AUTOCREATE",
-        "AUTOEVOLVE",
-        "PK",
-        "WITHTIMESTAMP",
-        "TIMESTAMPUNIT",
-        "TTL",
-        "WITHSTRUCTURE",
-        "PROPERTIES",
-    ),
+    clauses=(*TABLE_CLAUSES, "TTL"),
 )

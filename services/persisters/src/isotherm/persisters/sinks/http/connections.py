@@ -9,9 +9,9 @@ import select
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.persisters.sinks import tls
@@ -36,15 +36,23 @@ class Limits(NamedTuple):
 
     requests: int
     connect_s: float
+    """For all of it: TCP, the proxy's tunnel, TLS."""
     request_s: float
 
 
 class Connections:
     """Sends requests; safe for several threads."""
 
-    def __init__(self, origin: Origin, proxy: Origin | None, context: ssl.SSLContext | None, limits: Limits) -> None:
-        """`context` is needed for TLS."""
-        self._origin, self._proxy, self._context, self._limits = origin, proxy, context, limits
+    def __init__(
+        self,
+        origin: Origin,
+        proxy: Origin | None,
+        context: ssl.SSLContext | None,
+        limits: Limits,
+        mask: Callable[[str], str] = str,
+    ) -> None:
+        """`context` is needed for TLS; `mask` hides secrets in a text."""
+        self._origin, self._proxy, self._context, self._limits, self._mask = origin, proxy, context, limits, mask
         self._slots = threading.BoundedSemaphore(limits.requests)
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
@@ -54,15 +62,27 @@ class Connections:
         with self._translated(), self._slots:
             self._give_back(self._take() or self._connected())
 
-    def send(self, request: Request) -> Answer:
-        """Send a request and return the answer. Raises Unavailable if there is none in time, SinkConfigError."""
+    def send(self, make: Callable[[], Request]) -> Answer:
+        """Send a request and return the answer.
+
+        `make` returns the request once it can go out: others may have had the connections for long. What it raises is
+        raised. Raises Unavailable if there is no answer in time, SinkConfigError.
+        """
         with self._slots, self._translated():
             idle = self._take()
             if idle is not None:
                 # A server may close an idle connection at any time. If it had begun with the request, the key says so.
                 with contextlib.suppress(ConnectionError):
-                    return self._answered(idle, request)
-            return self._answered(self._connected(), request)
+                    return self._made(idle, make)
+            return self._made(self._connected(), make)
+
+    def _made(self, connection: http.client.HTTPConnection, make: Callable[[], Request]) -> Answer:
+        try:
+            request = make()
+        except BaseException:
+            self._give_back(connection)
+            raise
+        return self._answered(connection, request)
 
     def close(self) -> None:
         """Close all connections that are not in use."""
@@ -77,7 +97,7 @@ class Connections:
         answer: Answer | None = None
         response: http.client.HTTPResponse | None = None
         try:
-            with self._deadline(connection.sock) as is_over:
+            with _deadline(self._limits.request_s, connection.sock.fileno) as is_over:
                 response = self._exchange(connection, request)
                 if is_over.is_set():
                     # What was there of its headers may look like all of them.
@@ -86,7 +106,7 @@ class Connections:
                 # The answer must be read to its end before the connection can be used again.
                 body = response.read(_MAX_ANSWER_BYTES)
                 is_reusable = response.isclosed() and not response.will_close
-                return answer._replace(text=_shown(body))
+                return answer._replace(text=_shown(body, self._mask))
         except (OSError, http.client.HTTPException) as error:
             if answer is not None:
                 # A server that has sent its status has decided, whatever becomes of the body.
@@ -124,11 +144,21 @@ class Connections:
                 connection.set_tunnel(self._origin.host, self._origin.port)
         else:
             connection = http.client.HTTPConnection(place.host, place.port, timeout=self._limits.connect_s)
+        # The socket under it stays the same while the tunnel and TLS are made, which may come byte by byte.
+        under = _FirstSocket(connection)
+        limit_s = self._limits.connect_s
         try:
-            connection.connect()
-        except BaseException:
+            with _deadline(limit_s, under.fileno) as is_over:
+                connection.connect()
+            if is_over.is_set():
+                raise TimeoutError(f"not connected within {limit_s:g} s")
+        except BaseException as error:
             connection.close()
+            if isinstance(error, OSError | http.client.HTTPException) and is_over.is_set():
+                raise TimeoutError(f"not connected within {limit_s:g} s") from error
             raise
+        finally:
+            under.close()
         connection.sock.settimeout(self._limits.request_s)
         return connection
 
@@ -147,21 +177,6 @@ class Connections:
     def _give_back(self, connection: http.client.HTTPConnection) -> None:
         with self._lock:
             self._idle.append(connection)
-
-    @contextmanager
-    def _deadline(self, sock: socket.socket) -> Iterator[threading.Event]:
-        """Break the connection at the limit: a limit of the socket does not end an answer that comes byte by byte.
-
-        The event is set when that happened.
-        """
-        is_over = threading.Event()
-        timer = threading.Timer(self._limits.request_s, _break, (sock, is_over))
-        timer.daemon = True
-        timer.start()
-        try:
-            yield is_over
-        finally:
-            timer.cancel()
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -184,13 +199,55 @@ def _is_readable(sock: socket.socket) -> bool:
     return bool(waiting.poll(0))
 
 
-def _break(sock: socket.socket, is_over: threading.Event) -> None:
+class _FirstSocket:
+    """A copy of the socket that a connection opens first."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self._descriptor = -1
+        connection._create_connection = self._connect  # type: ignore[attr-defined] # what the library calls
+
+    def fileno(self) -> int:
+        """Return its descriptor; -1 before there is one."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Close the copy."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _connect(self, *arguments: Any) -> socket.socket:
+        opened = socket.create_connection(*arguments)
+        self._descriptor = os.dup(opened.fileno())
+        return opened
+
+
+@contextmanager
+def _deadline(limit_s: float, fileno: Callable[[], int]) -> Iterator[threading.Event]:
+    """Break a connection at the limit: a limit of the socket does not end what comes byte by byte.
+
+    `fileno` returns its descriptor, or -1. The event is set when that happened.
+    """
+    is_over = threading.Event()
+    timer = threading.Timer(limit_s, _break, (fileno, is_over))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield is_over
+    finally:
+        timer.cancel()
+        # One that is breaking the connection must not meet another one under the same descriptor.
+        timer.join()
+
+
+def _break(fileno: Callable[[], int], is_over: threading.Event) -> None:
     is_over.set()
     # A copy: closing a TLS socket in two threads at once is not safe.
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(sock.fileno())) as copy:
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fileno())) as copy:
         copy.shutdown(socket.SHUT_RDWR)
 
 
-def _shown(body: bytes) -> str:
-    text = body[: 4 * _SHOWN_CHARACTERS].decode("utf-8", "replace")
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:_SHOWN_CHARACTERS].strip()
+def _shown(body: bytes, mask: Callable[[str], str]) -> str:
+    """Return the beginning of an answer's text; servers repeat requests in their answers, headers too."""
+    text = mask(body.decode("utf-8", "replace"))[:_SHOWN_CHARACTERS]
+    return "".join(letter if letter.isprintable() else " " for letter in text).strip()

@@ -11,6 +11,9 @@ _LONGEST_PAUSE_MS = 300_000.0
 """A server that asks for a longer pause is asked again all the same: it may have lied, or be replaced."""
 _LOWEST, _HIGHEST = 100, 599
 _TOO_LARGE = 413
+CONFLICT = 409
+"""A server that knows keys of idempotency still works at the request with this key (IETF's draft of
+`Idempotency-Key`); without a key the row is in conflict with what is there."""
 MISSING = (404, 410)
 """There is nothing at this address, or not any more."""
 

@@ -14,7 +14,7 @@ from isotherm.connector.config.validation import Problem, Validated
 from isotherm.persisters.api.statements import has_target_per_record, null_behaviour
 from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.http.connector_keys import JSON_ARRAY, NDJSON, PREFIX, RECORD
-from isotherm.persisters.sinks.http.responses import StatusRange, status_ranges
+from isotherm.persisters.sinks.http.responses import CONFLICT, StatusRange, status_ranges
 from isotherm.servicekit.webhooks.signature import signing_key
 
 TARGET, ID = "{target}", "{id}"
@@ -70,6 +70,8 @@ class HttpSettings:
     """All but those of a single request."""
     signing_key: bytes = field(repr=False)
     """Empty: requests are not signed."""
+    secrets: tuple[str, ...] = field(repr=False)
+    """Texts that nobody may read in an answer that repeats the request."""
     idempotency_header: str
     transient: tuple[StatusRange, ...]
     of_row: tuple[StatusRange, ...]
@@ -80,6 +82,17 @@ def read(config: Validated) -> HttpSettings:
     format_ = _text(config, "request.format").upper()
     before, _, after = (_text(config, "body.template") or ROWS).partition(ROWS)
     proxy = _text(config, "proxy.url")
+    authorization, secret_headers = _authorization(config), dict(_headers(_text(config, "secret.headers")))
+    hidden = [_text(config, name) for name in ("password", "bearer.token", "signing.secret")]
+    hidden += [one for text in authorization.values() for one in (text, text.rpartition(" ")[2])]
+    idempotency_header = _text(config, "idempotency.header")
+    transient = status_ranges(config.items(f"{PREFIX}.retry.statuses"))
+    of_row = status_ranges(config.items(f"{PREFIX}.bad.record.statuses"))
+    if not any(CONFLICT in one for one in (*transient, *of_row)):
+        in_the_works = (range(CONFLICT, CONFLICT + 1),)
+        transient, of_row = (
+            (transient + in_the_works, of_row) if idempotency_header else (transient, of_row + in_the_works)
+        )
     return HttpSettings(
         address=address_of(_text(config, "url")),
         proxy=address_of(proxy).origin if proxy else None,
@@ -92,14 +105,15 @@ def read(config: Validated) -> HttpSettings:
             "User-Agent": "isotherm-persisters",
             "Accept": "*/*",
             "Content-Type": _text(config, "content.type") or _CONTENT_TYPES[format_],
-            **_authorization(config),
+            **authorization,
             **dict(_headers(_text(config, "headers"))),
-            **dict(_headers(_text(config, "secret.headers"))),
+            **secret_headers,
         },
         signing_key=signing_key(_text(config, "signing.secret")),
-        idempotency_header=_text(config, "idempotency.header"),
-        transient=status_ranges(config.items(f"{PREFIX}.retry.statuses")),
-        of_row=status_ranges(config.items(f"{PREFIX}.bad.record.statuses")),
+        secrets=tuple(filter(None, (*hidden, *secret_headers.values()))),
+        idempotency_header=idempotency_header,
+        transient=transient,
+        of_row=of_row,
     )
 
 

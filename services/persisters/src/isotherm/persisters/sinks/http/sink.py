@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from isotherm.connector.config.masking import mask_written
 from isotherm.connector.config.validation import Validated
 from isotherm.persisters.api.row import Batch, FailedRow
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
@@ -12,7 +13,7 @@ from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.http import settings
 from isotherm.persisters.sinks.http.connections import Answer, Connections, Limits
 from isotherm.persisters.sinks.http.connector_keys import PREFIX
-from isotherm.persisters.sinks.http.requests import Chunk, Requests
+from isotherm.persisters.sinks.http.requests import Chunk, Request, Requests
 from isotherm.persisters.sinks.http.responses import MISSING, Meaning, meaning_of, pause_ms, reason_of
 
 
@@ -37,7 +38,8 @@ class HttpSink:
             config.integer(f"{PREFIX}.write.timeout.ms") / 1000,
         )
         context = tls.context(config, PREFIX) if address.origin.is_tls else None
-        self._connections = Connections(address.origin, self._settings.proxy, context, limits)
+        mask = mask_written({f"secret {one}": text for one, text in enumerate(self._settings.secrets)})
+        self._connections = Connections(address.origin, self._settings.proxy, context, limits, mask)
         self._has_row_in_address = address.names_id or address.names_target
 
     def open(self) -> None:
@@ -69,18 +71,20 @@ class HttpSink:
         self._connections.close()
 
     def _send(self, chunk: Chunk, batch: Batch, failed: list[FailedRow]) -> None:
-        batch.ownership.check()
-        request = self._requests.request(chunk, batch, datetime.now(UTC))
+        def request() -> Request:
+            batch.ownership.check()
+            return self._requests.request(chunk, batch, datetime.now(UTC))
+
         answer = self._connections.send(request)
         meaning = meaning_of(
             answer.status, self._settings.transient, self._settings.of_row, names_row=self._has_row_in_address
         )
-        if meaning is Meaning.WRITTEN or (request.method == "DELETE" and answer.status in MISSING):
+        if meaning is Meaning.WRITTEN or (chunk.method == "DELETE" and answer.status in MISSING):
             return
         if meaning is Meaning.TRANSIENT:
             raise Unavailable(_told(answer), pause_ms(answer.retry_after))
         if meaning is Meaning.CONFIGURATION:
-            raise SinkConfigError(f"{PREFIX}.url: {request.method} {request.path}: {_told(answer)}")
+            raise SinkConfigError(f"{PREFIX}.url: {chunk.method} {chunk.path}: {_told(answer)}")
         if len(chunk.indices) == 1:
             refused = RefusedByServerError(_told(answer))
             failed.append(FailedRow(chunk.indices[0], reason_of(answer.status), refused))

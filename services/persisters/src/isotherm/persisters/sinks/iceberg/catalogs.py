@@ -10,27 +10,36 @@ import requests
 import sqlalchemy
 from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
-from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+)
 
 from isotherm.connector.config.validation import Validated
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.persisters.sinks.iceberg import durable_io
 from isotherm.persisters.sinks.iceberg.connector_keys import PREFIX
+from isotherm.persisters.sinks.s3_errors import is_refused
+from isotherm.persisters.sinks.sqlstates import is_transient
 
 _REFUSED_CONNECTION = re.compile(
     r"authentication failed|role \"[^\"]*\" does not exist|database \"[^\"]*\" does not exist|no pg_hba\.conf entry"
     r"|no password supplied|permission denied",
     re.IGNORECASE,
 )
-_REFUSED_FILES = re.compile(r"ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE", re.IGNORECASE)
-"""How pyarrow's client names what S3 refuses for good."""
 _FORBIDDEN = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.BadRequestError)
+_QUICKER = frozenset(("42P07", "42P06"))
+"""Another task has just made the same table or schema of the database (PostgreSQL, appendix A)."""
 _POOL = {"pool_pre_ping": "true"}
 
 
 def connect(config: Validated) -> Catalog:
     """Connect to the catalog. Raises Unavailable, SinkConfigError."""
-    with translated():
+    with translated(config):
         kind = config.text(f"{PREFIX}.catalog").lower()
         name = config.text(f"{PREFIX}.catalog.name")
         own = _sql(config) if kind == "sql" else _rest(config)
@@ -73,20 +82,35 @@ def _files(config: Validated) -> dict[str, str]:
     return {key: value for key, value in given.items() if value}
 
 
+def _is_transient(error: DBAPIError, message: str) -> bool:
+    """Whether an error of the catalog's database may pass: by its SQLSTATE, else by its kind and text."""
+    sqlstate: str | None = getattr(error.orig, "sqlstate", None)
+    if sqlstate in _QUICKER:
+        return True
+    if sqlstate is not None:
+        return is_transient(sqlstate)
+    return isinstance(error, OperationalError | InterfaceError) and _REFUSED_CONNECTION.search(message) is None
+
+
 @contextmanager
-def translated() -> Iterator[None]:
+def translated(config: Validated) -> Iterator[None]:
     """Raise the errors of the catalog and of the files as those of the sink's interface."""
     try:
         yield
     except (exceptions.CommitFailedException, exceptions.NoSuchTableError):
         # Not an error of the catalog but its answer.
         raise
-    except (OperationalError, InterfaceError) as error:
+    except IntegrityError as error:
+        # Another task makes the catalog's own tables, or a namespace, at the same time.
+        raise Unavailable("Iceberg's catalog: another task was quicker") from error
+    except DBAPIError as error:
         # Without SQLAlchemy's own words, which repeat the statement with its values.
         message = f"Iceberg's catalog: {str(error.orig).strip()}"
-        raise (SinkConfigError if _REFUSED_CONNECTION.search(message) else Unavailable)(message) from error
+        raise (Unavailable if _is_transient(error, message) else SinkConfigError)(message) from error
     except (ArgumentError, SQLAlchemyError, ModuleNotFoundError) as error:
         raise SinkConfigError(f"Iceberg's catalog: {error}") from error
+    except (exceptions.ValidationError, exceptions.ResolveError) as error:
+        raise SinkConfigError(f"Iceberg's table does not take the rows' columns: {error}") from error
     except _FORBIDDEN as error:
         raise SinkConfigError(f"Iceberg's catalog: {error}") from error
     except (exceptions.RESTError, exceptions.CommitStateUnknownException, requests.RequestException) as error:
@@ -95,6 +119,5 @@ def translated() -> Iterator[None]:
     except PermissionError as error:
         raise SinkConfigError(f"Iceberg's files: {error}") from error
     except OSError as error:
-        raise (SinkConfigError if _REFUSED_FILES.search(str(error)) else Unavailable)(
-            f"Iceberg's files: {error}"
-        ) from error
+        refused = is_refused(str(error), are_credentials_fixed=bool(config.text(f"{PREFIX}.s3.access.key")))
+        raise (SinkConfigError if refused else Unavailable)(f"Iceberg's files: {error}") from error

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
@@ -78,15 +78,22 @@ def append(table: Table, rows: pa.Table, schema: pa.Schema | None, offsets: Mapp
 
 
 def replace(table: Table, old: Iterable[DataFile], rows: pa.Table) -> None:
-    """Commit a table's rows in new files instead of the old ones. Raises CommitFailedException as `append`."""
+    """Commit a table's rows in new files instead of the old ones.
+
+    Raises CommitFailedException as `append`, and ValidationException if the table has one of the old files no more.
+    """
     transaction = Transaction(table)
     files = written(transaction, rows)
     properties = {OFFSETS: to_property(held(table))}
-    with transaction.update_snapshot(snapshot_properties=properties).overwrite() as change:
-        for file in old:
-            change.delete_data_file(file)
-        for file in files:
-            change.append_data_file(file)
+    try:
+        with transaction.update_snapshot(snapshot_properties=properties).overwrite() as change:
+            for file in old:
+                change.delete_data_file(file)
+            for file in files:
+                change.append_data_file(file)
+    except ValidationException:
+        _remove(table, files)
+        raise
     commit_once(table, transaction, files)
 
 
@@ -103,16 +110,21 @@ def commit_once(table: Table, transaction: Transaction, files: Sequence[DataFile
     """
     requirements = (*transaction._requirements, AssertTableUUID(uuid=table.metadata.table_uuid))
     try:
-        table.catalog.commit_table(table, requirements, transaction._updates)
+        # Not the catalog's own commit: the table's removes metadata that is too old as well.
+        table._do_commit(transaction._updates, requirements)
     except CommitFailedException:
         made = transaction.table_metadata.current_snapshot_id
         fresh = table.catalog.load_table(table.name())
         if made is not None and fresh.snapshot_by_id(made) is not None:
             # It was committed all the same: a client that asked again after a lost answer is refused.
             return
-        for file in files:
-            with suppress(OSError):
-                table.io.delete(file.file_path)
+        _remove(table, files)
         for producer in transaction._snapshot_producers:
             producer._clean_all_uncommitted()
         raise
+
+
+def _remove(table: Table, files: Iterable[DataFile]) -> None:
+    for file in files:
+        with suppress(OSError):
+            table.io.delete(file.file_path)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask, Table
@@ -19,6 +19,7 @@ from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform
 
 from isotherm.persisters.sinks.arrow.tables import OFFSET, PARTITION, TOPIC
 from isotherm.persisters.sinks.iceberg import commits
+from isotherm.persisters.sinks.iceberg.orphans import files_of
 from isotherm.persisters.sinks.iceberg.tables import IDENTITY, REVISION
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,7 +61,8 @@ def last_rows(rows: pa.Table, identity: Sequence[str], revision: str | None) -> 
     if not identity or any(name not in rows.column_names for name in identity):
         return rows.sort_by(in_order)
     ranked = [] if revision is None or revision not in rows.column_names else [(revision, "ascending")]
-    numbered = rows.sort_by([*ranked, *in_order])
+    # As the query that users are told to ask: by offset first, also between the partitions of a topic.
+    numbered = rows.sort_by([*ranked, (OFFSET, "ascending"), *in_order])
     numbered = numbered.append_column("isotherm_rank", pa.array(range(rows.num_rows), pa.int64()))
     last = numbered.select([*identity, "isotherm_rank"]).group_by(list(identity)).aggregate([("isotherm_rank", "max")])
     return rows_at(numbered, last["isotherm_rank_max"]).drop_columns(["isotherm_rank"]).sort_by(in_order)
@@ -72,38 +74,25 @@ def rows_at(rows: pa.Table, places: pa.ChunkedArray) -> pa.Table:
 
 
 def remove_snapshots(table: Table, before: datetime) -> tuple[int, int]:
-    """Remove snapshots that are older, but for the current one, and the files that only they have.
+    """Remove snapshots that are older, and the files that only they have.
 
-    Returns how many snapshots and how many files. Raises CommitFailedException if somebody else commits meanwhile.
+    The current snapshot stays, and those of tags and branches. Returns how many snapshots and how many files. Raises
+    CommitFailedException if somebody else commits meanwhile.
     """
+    named = {one.snapshot_id for one in table.metadata.refs.values()}
     old = [one for one in table.snapshots() if one.timestamp_ms < before.timestamp() * 1_000]
-    old = [one for one in old if one != table.current_snapshot()]
+    # A branch or a tag protects its snapshot; `main` is the branch of the current one.
+    old = [one for one in old if one.snapshot_id not in named and one != table.current_snapshot()]
     if not old:
         return 0, 0
-    candidates = _files_of(table, [one.snapshot_id for one in old])
+    candidates = files_of(table, [one.snapshot_id for one in old])
     table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
-    kept = _files_of(table, [one.snapshot_id for one in table.snapshots()])
+    kept = files_of(table, [one.snapshot_id for one in table.snapshots()])
     removed = candidates - kept
     for path in removed:
         with suppress(FileNotFoundError):
             table.io.delete(path)
     return len(old), len(removed)
-
-
-def _files_of(table: Table, snapshots: Sequence[int]) -> set[str]:
-    """Return every file that the snapshots need: lists of manifests, manifests, data."""
-    found: set[str] = set()
-    for number in snapshots:
-        snapshot = table.snapshot_by_id(number)
-        if snapshot is None:
-            continue
-        found.add(snapshot.manifest_list)
-        for manifest in snapshot.manifests(table.io):
-            if manifest.manifest_path not in found:
-                found.add(manifest.manifest_path)
-                entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-                found.update(entry.data_file.file_path for entry in entries)
-    return found
 
 
 def _periods(table: Table) -> list[tuple[str, list[FileScanTask]]]:
@@ -143,6 +132,7 @@ def _compact(table: Table, period: str, tasks: Sequence[FileScanTask]) -> Compac
     done = Compacted(period, len(tasks), rows.num_rows, kept.num_rows)
     try:
         commits.replace(table, [task.file for task in tasks], kept)
-    except CommitFailedException:
+    except (CommitFailedException, ValidationException):
+        # pyiceberg raises the second one if the files that were read are not in the table any more.
         return done._replace(rows_after=rows.num_rows, overtaken=True)
     return done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isotherm.connector.config.definitions import Importance, Type
-from isotherm.persisters.sinks.sink_keys import SinkKeys
+from isotherm.persisters.sinks.sink_keys import TABLE_CLAUSES, SinkKeys
 
 PREFIX = "connect.iceberg"
 _LOW = Importance.LOW
@@ -51,6 +51,14 @@ _OWN = (
         "How long snapshots are kept, ms: `isotherm-persisters compact` removes older ones.",
         minimum=0,
     ),
+    _key(
+        "orphans.keep.ms",
+        Type.LONG,
+        "259200000",
+        "How long files are kept that no snapshot has, ms: killed tasks leave some, and `isotherm-persisters compact` "
+        "removes older ones. Longer than any write takes.",
+        minimum=3_600_000,
+    ),
     *_of_sink.batches(50_000, size_bytes=33_554_432, linger_ms=60_000),
 )
 
@@ -58,14 +66,5 @@ DEFINITION = _of_sink.definition(
     "isotherm.persisters.IcebergSink",
     _OWN,
     aliases=("iceberg",),
-    clauses=(
-        "IGNORE",
-        "AUTOCREATE",
-        "AUTOEVOLVE",
-        "PK",
-        "WITHTIMESTAMP",
-        "TIMESTAMPUNIT",
-        "WITHSTRUCTURE",
-        "PROPERTIES",
-    ),
+    clauses=TABLE_CLAUSES,
 )

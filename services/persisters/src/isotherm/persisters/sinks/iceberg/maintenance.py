@@ -13,6 +13,7 @@ from isotherm.persisters.sinks.arrow.tables import Columns
 from isotherm.persisters.sinks.iceberg import compaction
 from isotherm.persisters.sinks.iceberg.catalogs import connect, translated
 from isotherm.persisters.sinks.iceberg.connector_keys import PREFIX
+from isotherm.persisters.sinks.iceberg.orphans import remove_orphans
 from isotherm.persisters.sinks.iceberg.tables import Tables
 
 
@@ -23,17 +24,20 @@ def compact(config: Validated, after_hours: float) -> Iterator[str]:
     """
     now = datetime.now(UTC)
     keep = timedelta(milliseconds=config.integer(f"{PREFIX}.snapshots.keep.ms"))
+    keep_orphans = timedelta(milliseconds=config.integer(f"{PREFIX}.orphans.keep.ms"))
     catalog = connect(config)
     try:
         tables = Tables(config, catalog, Columns())
         for target in dict.fromkeys(_targets(config)):
-            with translated():
+            with translated(config):
                 table = tables.load(target, None)
                 name = ".".join(table.name())
                 for one in compaction.compact(table, now, timedelta(hours=after_hours)):
                     what = "changed meanwhile, left for the next time" if one.overtaken else _said(one)
                     yield f"{name} {one.period}: {what}".replace("  ", " ")
                 yield f"{name}: {_removed(table, now - keep)}"
+                if orphans := remove_orphans(table, now - keep_orphans):
+                    yield f"{name}: {orphans} files removed that no snapshot has"
     finally:
         catalog.close()
 

@@ -6,7 +6,11 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
+
+MOST_RANGES = 100
+"""Ranges of a partition that a property lists: every snapshot of the table repeats them, and so its metadata."""
 
 
 @dataclass(frozen=True)
@@ -20,13 +24,17 @@ class OffsetRanges:
         return place > 0 and offset < self.ranges[place - 1][1]
 
     def plus(self, begin: int, end: int, *, without: Iterable[int] = ()) -> OffsetRanges:
-        """Return the set with the offsets from `begin` to before `end`, but for those of `without`."""
+        """Return the set with the offsets from `begin` to before `end`, but for those of `without`.
+
+        Where that makes more than MOST_RANGES, the smallest gaps are closed, the oldest of them first: the records in
+        them count as held. A gap of failed records is small, one of records that were never read is not.
+        """
         added = []
         for offset in sorted({*without, end}):
             if begin < min(offset, end):
                 added.append((begin, min(offset, end)))
             begin = max(begin, offset + 1)
-        return OffsetRanges(_joined([*self.ranges, *added]))
+        return OffsetRanges(_bounded(_joined([*self.ranges, *added])))
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -37,6 +45,14 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         else:
             joined.append((begin, end))
     return tuple(joined)
+
+
+def _bounded(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    excess = len(ranges) - MOST_RANGES
+    if excess <= 0:
+        return ranges
+    gaps = sorted((after[0] - before[1], before[1], after[0]) for before, after in pairwise(ranges))
+    return _joined([*ranges, *((begin, end) for _, begin, end in gaps[:excess])])
 
 
 class Source(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -17,12 +17,13 @@ from isotherm.persisters.api.row import Batch, FailedRow
 from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
 from isotherm.persisters.sinks.arrow import archives
 from isotherm.persisters.sinks.arrow.periods import Periods
-from isotherm.persisters.sinks.arrow.tables import Columns, Placed, united
+from isotherm.persisters.sinks.arrow.tables import Columns, Placed
 from isotherm.persisters.sinks.arrow.topics import TopicIdCache
 from isotherm.persisters.sinks.iceberg import commits
 from isotherm.persisters.sinks.iceberg.catalogs import connect, translated
 from isotherm.persisters.sinks.iceberg.connector_keys import PREFIX
 from isotherm.persisters.sinks.iceberg.offset_ranges import Held, OffsetRanges, Source
+from isotherm.persisters.sinks.iceberg.promotions import united_columns
 from isotherm.persisters.sinks.iceberg.tables import Tables, missing_columns
 
 _ATTEMPTS = 10
@@ -119,7 +120,7 @@ class IcebergSink:
                     failed[part.number].extend(FailedRow(one.place, error.reason, error) for one in part.rows)
                 return
             try:
-                with translated():
+                with translated(self._config):
                     self._commit(table, parts, failed)
                 return
             except CommitFailedException as overtaken:
@@ -129,12 +130,12 @@ class IcebergSink:
     def _commit(self, table: Table, parts: Sequence[_Part], failed: Sequence[list[FailedRow]]) -> None:
         """Add the rows that the table lacks. Raises CommitFailedException if another commit was quicker."""
         held = commits.held(table)
-        bad = [{one.index for one in of_batch} for of_batch in failed]
         sources = [self._source(part.batch) for part in parts]
         new: list[_Part] = []
         for part, source in zip(parts, sources, strict=True):
             known = self._known(table, held, source)
-            rows = [one for one in part.rows if one.place not in bad[part.number] and one.row.offset not in known]
+            lacking = _lacking(part, failed)
+            rows = [one for one in part.rows if one.row.offset not in lacking and one.row.offset not in known]
             if rows:
                 new.append(part._replace(rows=rows))
         schema = self._schema(table, new, failed)
@@ -143,9 +144,8 @@ class IcebergSink:
             return
         for part, source in zip(parts, sources, strict=True):
             offsets = self._known(table, held, source)
-            lacking = (part.batch.rows[one.index].offset for one in failed[part.number])
             begin, end = _settled(part.batch)
-            held[source] = Held(self._config.name, offsets.plus(begin, end, without=lacking))
+            held[source] = Held(self._config.name, offsets.plus(begin, end, without=_lacking(part, failed)))
         for part in new:
             part.batch.ownership.check()
         commits.append(table, data, schema, held)
@@ -188,7 +188,7 @@ class IcebergSink:
         name = ".".join(table.name())
         if not plan.statement.autoevolve and (missing := missing_columns(table, schema)):
             return RowError("column", f"{name} has no column {missing[0]!r}; add it, or say AUTOEVOLVE"), grown
-        wider = united(grown, schema)
+        wider = united_columns(grown, schema)
         if wider is None:
             return RowError("type", f"{name} has a column of a type that the row's does not go together with"), grown
         if wider.equals(grown):
@@ -203,9 +203,21 @@ class IcebergSink:
             if not part.rows:
                 continue
             table = self._columns.table(part.rows, failed[part.number])
-            if table.num_rows:
-                tables.append(table)
+            # A record is stored with all of its rows of a table, or not at all: its offset says it of all of them.
+            lacking = _lacking(part, failed)
+            whole = [one for one in part.rows if one.row.offset not in lacking]
+            if not whole:
+                continue
+            if len(whole) < len(part.rows):
+                table = self._columns.table(whole, failed[part.number])
+            tables.append(table)
         return pa.concat_tables(tables, promote_options="permissive") if tables else None
+
+
+def _lacking(part: _Part, failed: Sequence[Sequence[FailedRow]]) -> Collection[int]:
+    """Return the offsets of a batch's records of which a row failed, or all before they came here."""
+    rows = part.batch.rows
+    return part.batch.failed_before.union(rows[one.index].offset for one in failed[part.number])
 
 
 def _settled(batch: Batch) -> tuple[int, int]:

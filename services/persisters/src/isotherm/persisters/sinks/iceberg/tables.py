@@ -9,9 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform, Transform
+from sqlalchemy.exc import IntegrityError
 
 from isotherm.connector.config.validation import Validated
 from isotherm.persisters.api.plan import Plan
@@ -35,6 +41,7 @@ class Tables:
     """The tables of a connector in its catalog; safe for several threads."""
 
     def __init__(self, config: Validated, catalog: Catalog, columns: Columns) -> None:
+        self._config = config
         self._catalog = catalog
         self._columns = columns
         self._namespace = config.text(f"{PREFIX}.namespace")
@@ -62,7 +69,7 @@ class Tables:
 
     def _loaded(self, target: str, plan: Plan | None) -> Table:
         identifier = self.identifier(target)
-        with translated():
+        with translated(self._config):
             try:
                 return self._catalog.load_table(identifier)
             except NoSuchTableError:
@@ -74,17 +81,21 @@ class Tables:
             return self._catalog.load_table(identifier)
 
     def _create(self, identifier: tuple[str, ...], plan: Plan) -> None:
-        # Another task may be quicker.
-        with suppress(NamespaceAlreadyExistsError):
+        # Another task may be quicker. A catalog in a database says so by a duplicate key.
+        with suppress(NamespaceAlreadyExistsError, IntegrityError):
             self._catalog.create_namespace_if_not_exists(identifier[:-1])
         schema = self._columns.schema(plan)
-        properties = {"write.parquet.compression-codec": "zstd"}
+        # Each commit writes the table's metadata anew, and leaves the former one.
+        properties = {
+            "write.parquet.compression-codec": "zstd",
+            "write.metadata.delete-after-commit.enabled": "true",
+        }
         if plan.identity_columns:
             properties[IDENTITY] = json.dumps(plan.identity_columns)
         if plan.revision_column is not None:
             properties[REVISION] = plan.revision_column
         with (
-            suppress(TableAlreadyExistsError),
+            suppress(TableAlreadyExistsError, CommitFailedException),
             self._catalog.create_table_transaction(identifier, schema, properties=properties) as creation,
         ):
             if self._period != NONE:

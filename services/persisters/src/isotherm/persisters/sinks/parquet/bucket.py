@@ -14,6 +14,7 @@ from obstore.store import S3Store
 from isotherm.connector.config.validation import Validated
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.persisters.sinks.parquet.connector_keys import PREFIX
+from isotherm.persisters.sinks.s3_errors import is_refused
 
 _REFUSALS = (
     exceptions.PermissionDeniedError,
@@ -25,12 +26,6 @@ _REFUSALS = (
     FileNotFoundError,
     NotImplementedError,
 )
-_REFUSAL = re.compile(
-    r"<Code>(NoSuchBucket|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|NotImplemented|InvalidBucketName)</Code>"
-)
-"""S3's codes (API reference, "Error responses") of what no later attempt can do, where the client has no error of its
-own.
-"""
 _RETRIES = 2
 """Of a request, quickly; longer outages are the loop's."""
 
@@ -40,6 +35,7 @@ class Bucket:
 
     def __init__(self, config: Validated, bucket: str, prefix: str) -> None:
         self._where = f"s3://{bucket}/{prefix}"
+        self._has_keys = bool(config.text(f"{PREFIX}.s3.access.key"))
         self._store = S3Store(bucket, prefix=prefix or None, **_options(config))
 
     def open(self) -> None:
@@ -83,7 +79,9 @@ class Bucket:
         try:
             yield
         except (exceptions.BaseError, NotImplementedError, OSError) as error:
-            refused = isinstance(error, _REFUSALS) or _REFUSAL.search(str(error))
+            refused = is_refused(str(error), are_credentials_fixed=self._has_keys)
+            if refused is None:
+                refused = isinstance(error, _REFUSALS)
             raise (SinkConfigError if refused else Unavailable)(f"{self._where}: {_said(error)}") from error
 
 

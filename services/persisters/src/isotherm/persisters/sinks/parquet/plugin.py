@@ -18,5 +18,6 @@ SINK = SinkKind(
     PREFIX,
     _load,
     requirement="isotherm-persisters[parquet]",
+    reads_columns=True,
     has_large_batches=True,
 )

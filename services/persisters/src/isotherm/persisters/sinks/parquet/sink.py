@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isotherm.connector.config.validation import Problem, Validated
+from isotherm.persisters.api.columnar_rows import ColumnarRows
 from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError
 from isotherm.persisters.sinks.arrow import archives
+from isotherm.persisters.sinks.arrow.columnar import event_times_of, offsets_of, table_of
 from isotherm.persisters.sinks.arrow.periods import HOUR_MS, Periods
 from isotherm.persisters.sinks.arrow.tables import Columns, Placed, united
 from isotherm.persisters.sinks.arrow.topics import TopicIdCache
@@ -62,6 +65,10 @@ class ParquetSink:
     def write(self, batch: Batch) -> Sequence[FailedRow]:
         """Write the rows that are not stored yet, a file for each folder; return those that fit no file."""
         failed: list[FailedRow] = []
+        # Columns are of batches in which no record failed.
+        is_columnar = isinstance(batch.rows, ColumnarRows) and not batch.failed_before
+        if is_columnar and self._write_columns(batch, cast("ColumnarRows", batch.rows), failed):
+            return failed
         by_folder: dict[str, list[Placed]] = {}
         topic, partition = batch.topic, batch.partition
         folders: dict[tuple[Any, ...], str | RowError] = {}
@@ -96,6 +103,39 @@ class ParquetSink:
             for partition in partitions:
                 self._sequences.pop(partition, None)
 
+    def _write_columns(self, batch: Batch, rows: ColumnarRows, failed: list[FailedRow]) -> bool:
+        """Write the columns of a batch; False if its rows have to be looked at, before anything was written.
+
+        Where a folder holds some of the rows already, or another task is quicker, its rows are looked at.
+        """
+        try:
+            table = table_of(self._columns, rows, batch.topic, batch.partition)
+            if table is None:
+                return False
+            hours = event_times_of(rows) // HOUR_MS
+            folders: dict[str, list[int]] = {}
+            for hour in np.unique(hours).tolist():
+                folder = folder_of(rows.target, self._periods.folder(hour * HOUR_MS))
+                folders.setdefault(folder, []).append(hour)
+        except RowError:
+            return False
+        offsets = offsets_of(rows)
+        for folder, of_folder in folders.items():
+            places = None if len(folders) == 1 else np.flatnonzero(np.isin(hours, of_folder))
+            own = offsets if places is None else offsets[places]
+            sequence = self._sequence(batch, folder)
+            gap = sequence.stored.gap(int(own[0]))
+            is_new = False
+            if gap is not None and sequence.stored.is_last(gap) and not failed:
+                name, footer = FileName(int(own[0]), is_fill=False), Footer(self._connector, int(own[-1]))
+                part = table if places is None else table.take(pa.array(places))
+                is_new = self._create(batch, sequence, name, footer, part)
+            if not is_new:
+                numbers = range(len(rows)) if places is None else places.tolist()
+                placed = [Placed(place, rows[place], batch.topic, batch.partition) for place in numbers]
+                self._write_folder(batch, folder, placed, failed)
+        return True
+
     def _folder(self, row: Row) -> str | RowError:
         """Return the folder of a row, or why it has none."""
         try:
@@ -124,7 +164,7 @@ class ParquetSink:
     ) -> bool:
         """Write rows as one file; False if there is a file of that name, whose rows are then known to be stored."""
         table = self._columns.table(rows, failed)
-        bad = {batch.rows[one.index].offset for one in failed}
+        bad = {batch.rows[one.index].offset for one in failed} | batch.failed_before
         whole = [one for one in rows if one.row.offset not in bad]
         if not whole:
             return True
@@ -137,7 +177,10 @@ class ParquetSink:
             footer = Footer(self._connector, last, offsets=frozenset(one.row.offset for one in whole))
         else:
             footer = Footer(self._connector, last, lacking=frozenset(each for each in bad if first <= each <= last))
-        name = FileName(first, gap.is_fill)
+        return self._create(batch, sequence, FileName(first, gap.is_fill), footer, table)
+
+    def _create(self, batch: Batch, sequence: _Sequence, name: FileName, footer: Footer, table: pa.Table) -> bool:
+        """Write a file; False if there is one of that name, whose rows are then known to be stored."""
         data = _encoded(table.replace_schema_metadata(footer.metadata()), self._compression)
         batch.ownership.check()
         is_new = self._store.create(f"{sequence.folder}/{name.of(sequence.source)}", data)

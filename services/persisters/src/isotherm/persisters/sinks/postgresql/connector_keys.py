@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isotherm.connector.config.definitions import Importance, Type
-from isotherm.persisters.sinks.sink_keys import SinkKeys
+from isotherm.persisters.sinks.sink_keys import TABLE_CLAUSES, SinkKeys
 
 PREFIX = "connect.postgresql"
 _LOW = Importance.LOW
@@ -44,14 +44,5 @@ DEFINITION = _of_sink.definition(
     "isotherm.persisters.PostgresqlSink",
     _OWN,
     aliases=("postgresql", "postgres"),
-    clauses=(
-        "IGNORE",
-        "AUTOCREATE",
-        "AUTOEVOLVE",
-        "PK",
-        "WITHTIMESTAMP",
-        "TIMESTAMPUNIT",
-        "WITHSTRUCTURE",
-        "PROPERTIES",
-    ),
+    clauses=TABLE_CLAUSES,
 )

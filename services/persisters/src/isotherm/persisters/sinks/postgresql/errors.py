@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
+from isotherm.persisters.sinks.sqlstates import is_transient
+
 
 class Meaning(Enum):
     """Who is to blame for an error, and so what happens to the rows."""
@@ -32,7 +34,6 @@ _ROW_CLASSES = {
     "54": "too_large",
 }
 """Classes of errors that a single row causes, with the reasons under which they are counted."""
-_TRANSIENT_CLASSES = frozenset(("08", "25", "40", "53", "55", "57", "58", "XX"))
 _CONFIGURATION_CLASSES = frozenset(("0L", "0P", "28", "3D", "3F", "42"))
 _TABLE_STATES = frozenset(("42P01", "42703", "42P10", "42804", "0A000"))
 """Undefined table or column, no such unique constraint, another type; a cached plan whose result would change."""
@@ -54,7 +55,7 @@ def meaning_of(sqlstate: str | None) -> Meaning:
         return Meaning.TABLE
     if kind in _ROW_CLASSES:
         return Meaning.ROW
-    if kind in _TRANSIENT_CLASSES:
+    if is_transient(sqlstate):
         return Meaning.TRANSIENT
     return Meaning.CONFIGURATION if kind in _CONFIGURATION_CLASSES else Meaning.UNKNOWN
 

@@ -8,19 +8,19 @@ from contextlib import contextmanager
 import psycopg
 
 from isotherm.connector.config.validation import Problem, Validated
-from isotherm.persisters.api.row import Batch, FailedRow, Row
+from isotherm.persisters.api.row import Batch, FailedRow
 from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
-from isotherm.persisters.api.statements import pk_names
 from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.merged_batches import write_merged
 from isotherm.persisters.sinks.postgresql import sql
 from isotherm.persisters.sinks.postgresql.batches import BoundRow, runs
+from isotherm.persisters.sinks.postgresql.binding import RowBinder
 from isotherm.persisters.sinks.postgresql.connections import Connection, Connections
 from isotherm.persisters.sinks.postgresql.connector_keys import PREFIX
 from isotherm.persisters.sinks.postgresql.errors import Meaning, meaning_of, reason_of
 from isotherm.persisters.sinks.postgresql.sql import Table
 from isotherm.persisters.sinks.postgresql.tables import Tables
-from isotherm.persisters.sinks.postgresql.values import Convert, converter
+from isotherm.persisters.sinks.postgresql.values import Convert
 
 
 class _RowsRefusedError(Exception):
@@ -84,53 +84,15 @@ class PostgresqlSink:
     def _all_bound(self, batch: Batch, failed: list[FailedRow]) -> list[BoundRow]:
         """Bind the rows of a batch; those that cannot be bound are added to `failed`."""
         bound: list[BoundRow] = []
+        binder = RowBinder(self._tables, self._converters)
         for index, row in enumerate(batch.rows):
             try:
-                bound.append(self._bound(index, row))
+                bound.append(binder.bound(index, row))
             except RowError as error:
                 failed.append(FailedRow(index, error.reason, error))
             except (ValueError, TypeError, OverflowError) as error:
                 failed.append(FailedRow(index, "type", error))
         return bound
-
-    def _bound(self, index: int, row: Row) -> BoundRow:
-        table = self._tables.find(row.target, row)
-        if row.values is None:
-            return BoundRow(index, row.target, table, (), None, self._deleted_key(table, row), None, None)
-        revision_column = row.plan.revision_column
-        if row.revision is not None and revision_column is None:
-            raise SinkConfigError(
-                f"{row.plan.statement.text!r} does not select {row.plan.revision}, which the schema declares as the "
-                "revision that decides which row wins"
-            )
-        table = self._tables.fitting(table, row)
-        values = row.values
-        if sql.ROW_ID in table.key and sql.ROW_ID not in values:
-            values = {**values, sql.ROW_ID: row.id}
-        for column in table.key:
-            if values.get(column) is None:
-                raise RowError("column", f"no value for {column!r}, a part of the primary key of {table.qualified}")
-        self._tables.ensure_day(table, row)
-        converted = {column: self._converted(table, column, value) for column, value in values.items()}
-        key = tuple(converted[column] for column in table.key)
-        return BoundRow(
-            index, row.target, table, tuple(values), tuple(converted.values()), key, revision_column, row.revision
-        )
-
-    def _deleted_key(self, table: Table, row: Row) -> tuple[object, ...]:
-        given = dict(zip(pk_names(row.plan.statement), row.pk, strict=True))
-        if set(given) != set(table.key):
-            raise RowError("column", f"PK {', '.join(given)} is not the primary key of {table.qualified}")
-        return tuple(self._converted(table, column, given[column]) for column in table.key)
-
-    def _converted(self, table: Table, column: str, value: object) -> object:
-        if value is None:
-            return None
-        type_ = table.columns[column]
-        convert = self._converters.get(type_)
-        if convert is None:
-            convert = self._converters[type_] = converter(type_)
-        return convert(value)
 
     def _execute(self, batch: Batch, bound: Sequence[BoundRow]) -> None:
         """Write rows in one transaction. Raises _RowsRefusedError, Unavailable, SinkConfigError, OwnershipLostError."""

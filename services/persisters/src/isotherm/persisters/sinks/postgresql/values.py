@@ -36,7 +36,13 @@ def converter(column_type: str) -> Convert:
     return _scalar
 
 
+_SINGLE = frozenset((bool, int, float, str, bytes))
+
+
 def _scalar(value: Any) -> Any:
+    if type(value) in _SINGLE:
+        # Asking an abstract class takes longer than all else that is done with a value.
+        return value
     if isinstance(value, Mapping) or (isinstance(value, Sequence) and not isinstance(value, (str, bytes))):
         raise TypeError(f"a column of single values takes no {type(value).__name__}")
     return value

@@ -6,7 +6,7 @@ import threading
 
 from isotherm.persisters.api.plan import Plan
 from isotherm.persisters.api.row import Row
-from isotherm.persisters.api.sink import RowError, SinkConfigError
+from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
 from isotherm.persisters.api.statements import has_target_per_record
 from isotherm.persisters.sinks.elasticsearch.connector_keys import PREFIX
 from isotherm.persisters.sinks.elasticsearch.indices import index_names
@@ -20,7 +20,7 @@ from isotherm.servicekit import logs
 
 _log = logs.logger(__name__)
 
-_BAD_REQUEST = 400
+_BAD_REQUEST, _NOT_FOUND = 400, 404
 _EXISTS = "resource_already_exists_exception"
 
 
@@ -133,6 +133,9 @@ class IndexTargets:
                 if missing:
                     self._server.put_mapping(name, missing)
         except RequestRefusedError as refused:
+            if refused.status == _NOT_FOUND:
+                # Its retention, or somebody, deleted it after it was found.
+                raise Unavailable(f"{index} was deleted meanwhile") from refused
             _raise_unless_bad(refused)
             _log.warning("mapping not applied", index=index, reason=str(refused))
 

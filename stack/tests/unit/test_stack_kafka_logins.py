@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from isotherm.stack.artifacts import Artifacts
-from isotherm.stack.servers import kafka_access, kafka_metadata
+from isotherm.stack.kafka import access, metadata
+from isotherm.stack.kafka.access import Decision
 from isotherm.stack.servers.kafka import Kafka
-from isotherm.stack.servers.kafka_access import Decision
 from isotherm.stack.servers.server import Runtime
 
 LOG = """\
@@ -31,7 +31,7 @@ def broker(folder: Path, users: dict[str, str]) -> Kafka:
 
 
 def test_decisions_of_the_authorizer_are_read_once_each() -> None:
-    found = kafka_access.read_log(LOG)
+    found = access.read_log(LOG)
 
     assert found.denied == {Decision("User:a-b", "DESCRIBE", "Group", "some group", "FindCoordinator")}
     assert found.allowed == {Decision("User:admin", "CLUSTER_ACTION", "Cluster", "kafka-cluster", "BrokerHeartbeat")}
@@ -57,12 +57,12 @@ def test_a_broker_without_users_is_open(tmp_path: Path) -> None:
 
 def test_a_password_that_would_have_to_be_quoted_is_refused() -> None:
     with pytest.raises(ValueError, match="password of admin"):
-        kafka_access.properties({"admin": 'a"b'})
+        access.properties({"admin": 'a"b'})
 
 
 def test_a_login_is_a_handshake_and_a_token() -> None:
     """RFC 4616: no authorization identity, NUL, user, NUL, password."""
-    handshake, authenticate = kafka_metadata.login_requests(kafka_metadata.Login("me", "pw"))
+    handshake, authenticate = metadata.login_requests(metadata.Login("me", "pw"))
 
     assert handshake.hex() == "000000110011000100000001ffff0005" + b"PLAIN".hex()
     assert authenticate[4:].hex() == "0024000000000001ffff00000006" + b"\0me\0pw".hex()

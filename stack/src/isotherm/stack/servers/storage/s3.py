@@ -6,33 +6,20 @@ import contextlib
 import http.client
 import sys
 from http import HTTPStatus
-from pathlib import Path
 
 from isotherm.stack.ports import LOOPBACK
-from isotherm.stack.servers.server import Launch, Runtime, Server
+from isotherm.stack.servers.server import Launch, OnePortServer
 
 _PROBE_TIMEOUT_S = 2.0
 
 
-class S3(Server):
+class S3(OnePortServer):
     """One S3 server that takes any credentials. Its objects end with it; buckets are made by whoever needs them."""
 
     name = "s3"
     region = "us-east-1"
     access_key = "isotherm"
     secret_key = "isotherm-secret"  # noqa: S105 - of a server that lives as long as a test
-
-    def __init__(self, folder: Path, runtime: Runtime, *, port: int) -> None:
-        super().__init__(folder, runtime)
-        self.port = port
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        return (self.port,)
-
-    @property
-    def address(self) -> str:
-        return f"{LOOPBACK}:{self.port}"
 
     @property
     def url(self) -> str:
