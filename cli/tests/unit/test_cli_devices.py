@@ -13,6 +13,7 @@ def test_fields_that_are_left_out_get_their_defaults() -> None:
         "region": None,
         "model": None,
         "thresholds": {},
+        "attributes": {},
     }
 
 

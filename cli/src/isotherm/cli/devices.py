@@ -16,7 +16,7 @@ from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 TOPIC = "devices"
-DEVICE = isotherm.schemas.schema("Device", 1)
+DEVICE = isotherm.schemas.schema("Device", 2)
 _FIELDS = tuple(schema_field["name"] for schema_field in DEVICE["fields"])
 _DEFAULTS = {f["name"]: f["default"] for f in DEVICE["fields"] if "default" in f}
 _FLUSH_TIMEOUT_S = 60.0

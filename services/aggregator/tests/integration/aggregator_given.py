@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from aggregator_world import READING, RULES, Process, Record, Topics, identity, make_records, produce
+from aggregator_world import (
+    DEADLINE_S,
+    READING,
+    RULES,
+    Process,
+    Record,
+    Topics,
+    identity,
+    make_records,
+    produce,
+)
+from confluent_kafka import TopicPartition
 
 from isotherm.servicekit import avro
 from isotherm.servicekit.avro import SchemaRegistry
@@ -73,6 +86,23 @@ def has_no_lag(process: Process, topics: Topics) -> bool:
     found = process.metrics()
     name = 'isotherm_aggregator_lag_records{{partition="{}",query="rejects",topic="{}"}}'
     return all(found.get(name.format(number, topics.input)) == 0 for number in range(4))
+
+
+def kill_at_next_record(topics: Topics, topic: str, process: Process) -> None:
+    """Kill driver and JVM as soon as a topic grows."""
+    consumer = clients.consumer_to_the_end(topics.kafka, "kill", isolation_level="read_uncommitted")
+    try:
+        ends = [consumer.get_watermark_offsets(TopicPartition(topic, n), 60)[1] for n in range(topics.partitions)]
+        consumer.assign([TopicPartition(topic, number, end) for number, end in enumerate(ends)])
+        deadline, found = time.monotonic() + DEADLINE_S, None
+        while found is None or found.error() is not None:
+            assert time.monotonic() < deadline, process.log_text()[-3_000:]
+            found = consumer.poll(DEADLINE_S)
+    finally:
+        consumer.close()
+    for pid in process.jvm_pids()[-1:]:
+        os.kill(pid, signal.SIGKILL)
+    process.kill()
 
 
 def assert_all_is_right(given: Given) -> None:

@@ -33,7 +33,7 @@ from isotherm.stack.class_archives import spark_classes
 READING = schema("SensorReading", 1)
 RULES = checker.Rules(window_ms=10_000, allowed_lateness_ms=5_000, max_skew_ms=2_000)
 MAX_PUBLISH_DELAY_MS = 3_000
-ATTRIBUTES = ("region", "home")
+ATTRIBUTES = ("region", "home", "attributes.floor")
 CONTROL_TOPICS = {
     "isotherm.connectors": schema("ConnectorConfig", 1),
     "isotherm.status": schema("TaskStatus", 1),
@@ -88,6 +88,8 @@ class Topics:
         self.late = f"{prefix}.late"
         self.dead = f"{prefix}.dead-letters"
         self.devices = f"{prefix}.devices"
+        self.rollups = f"{prefix}.rollups"
+        self.rollups_grouped = f"{prefix}.rollups.grouped"
 
     @property
     def kafka(self) -> KafkaSettings:
@@ -107,7 +109,9 @@ class Topics:
             self.late: ("SensorReading", [READING]),
             self.output: ("TemperatureAggregate", [schema("TemperatureAggregate", 1)]),
             self.grouped: ("TemperatureGroup", [schema("TemperatureGroup", 1)]),
-            self.devices: ("Device", [schema("Device", 1)]),
+            self.rollups: ("TemperatureAggregate", [schema("TemperatureAggregate", 1)]),
+            self.rollups_grouped: ("TemperatureGroup", [schema("TemperatureGroup", 1)]),
+            self.devices: ("Device", [schema("Device", 1), schema("Device", 2)]),
             **({self.later: ("SensorReading", readings)} if with_later else {}),
         }
         timed = {"message.timestamp.type": "LogAppendTime" if self.log_append_time else "CreateTime"}
@@ -177,8 +181,11 @@ def settings_of(topics: Topics, folder: Path, **settings: object) -> list[str]:
 
 
 def write_devices(topics: Topics, registry: SchemaRegistry) -> dict[str, dict[str, Any]]:
-    """Half of the devices are known; one has no home, one was moved, one was removed again."""
-    encode = registry.encoder(topics.devices, schema("Device", 1))
+    """Half of the devices are known; one has no home, one was moved, one was removed again.
+
+    Every third one was written before devices had free attributes, and so has no floor.
+    """
+    encode = [registry.encoder(topics.devices, schema("Device", version)) for version in (1, 2)]
     producer = clients.producer(topics.kafka, "aggregator-test")
     known: dict[str, dict[str, Any]] = {}
 
@@ -190,8 +197,10 @@ def write_devices(topics: Topics, registry: SchemaRegistry) -> dict[str, dict[st
             "region": f"r|{number % 3}",
             "model": None,
         }
-        known[str(device["device_id"])] = device
-        producer.produce(topics.devices, key=str(device["device_id"]), value=encode({**device, "thresholds": {}}))
+        attributes = {"floor": f"{number % 2}|", "tenant": "t"} if number % 3 else {}
+        known[str(device["device_id"])] = {**device, "attributes.floor": attributes.get("floor")}
+        value = encode[bool(attributes)]({**device, "thresholds": {}, "attributes": attributes})
+        producer.produce(topics.devices, key=str(device["device_id"]), value=value)
 
     for number in range(DEVICES // 2):
         put(number, None if number == 1 else f"home-{number % 5}")

@@ -21,11 +21,13 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from isotherm.aggregator.frames import (
     confluent_avro,
     devices,
+    headers,
     readings,
     windows,
 )
 from isotherm.aggregator.reading_condition import parse_condition
 from isotherm.aggregator.recompute import corrections
+from isotherm.aggregator.watermark.judgement import Judgement
 from isotherm.aggregator.watermark.timeliness import Timeliness
 from isotherm.schemas import schema
 from isotherm.servicekit import avro
@@ -37,6 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning
 
 RULES = checker.Rules(window_ms=10_000, allowed_lateness_ms=5_000, max_skew_ms=2_000, publish_delay_ms=3_000)
 TIMELINESS = Timeliness(5_000, 2_000, 3_000)
+JUDGED_BY = "allowed_lateness_ms=5000 max_skew_ms=2000 max_publish_delay_ms=3000"
 READING_V1 = schema("SensorReading", 1)
 READING_V2 = {**READING_V1, "fields": [*READING_V1["fields"]]}
 READING_V2["fields"].insert(2, {"name": "quality", "type": "string", "default": "x"})
@@ -171,14 +174,15 @@ def test_bytes_that_are_no_reading_get_a_reason(
 def test_rejects_keep_key_value_and_headers_and_say_why(spark: SparkSession) -> None:
     late, future = ENCODE[1](reading(ingest_time=99_000)), ENCODE[1](reading(event_time=99_000))
     old = [("mqtt.topic", b"a/b"), ("__connect.errors.topic", b"where it was rejected before")]
+    forged = [("aggregator.appended_ms", b"0"), ("aggregator.judged_by", b"?")]
     rows = [
-        (b"k0", late, "t", 3, 7, at(APPENDED_MS), [("mqtt.topic", b"a/b")]),
+        (b"k0", late, "t", 3, 7, at(APPENDED_MS), [("mqtt.topic", b"a/b"), *forged]),
         (b"k1", future, "t", 3, 8, at(APPENDED_MS), old),
         (None, b"?", "t", 3, 9, at(APPENDED_MS), None),
     ]
     decoded = readings.decode(spark.createDataFrame(rows, RECORDS), IDS)
     rejected = readings.rejected(decoded, readings.reject_reason(IDS, TIMELINESS))
-    out = readings.to_reject_topics(rejected, "late", "dead", TIMELINESS).collect()
+    out = readings.to_reject_topics(rejected, "late", "dead", Judgement.of(TIMELINESS, "")).collect()
 
     assert [(row["topic"], row["key"], row["value"]) for row in out] == [
         ("late", b"k0", late),
@@ -186,7 +190,8 @@ def test_rejects_keep_key_value_and_headers_and_say_why(spark: SparkSession) -> 
         ("dead", None, b"?"),
     ]
     first, second, third = ([(h["key"], bytes(h["value"]).decode()) for h in row["headers"]] for row in out)
-    assert first == [("mqtt.topic", "a/b")]
+    judged = [("aggregator.appended_ms", str(APPENDED_MS)), ("aggregator.judged_by", JUDGED_BY)]
+    assert first == [("mqtt.topic", "a/b"), *judged]
     assert second[0] == ("mqtt.topic", "a/b")
     assert dict(second)["__connect.errors.topic"] == "t"
     assert dict(second)["__connect.errors.offset"] == "8"
@@ -254,15 +259,61 @@ def test_readings_that_nobody_wants_are_counted_and_go_nowhere(spark: SparkSessi
     assert readings.on_time(decoded, reason).count() == 1
 
 
+def late_by(decoded: DataFrame, *judgements: Judgement) -> list[tuple[int, str]]:
+    """The ingest times of the late readings, each with the judgements by which it is late, ANY left out."""
+    late = corrections.late_by(judgements, judgements[0], lambda one: readings.reject_reason(IDS, one.timeliness))
+    rows = corrections.late_readings(decoded, late).collect()
+    found = [(checker.epoch_ms(row["ingest_time"]), row["judged_by"]) for row in rows]
+    assert {ingest_ms for ingest_ms, by in found if by == corrections.ANY} >= {ingest_ms for ingest_ms, _ in found}
+    return sorted(one for one in found if one[1] != corrections.ANY)
+
+
 def test_a_late_reading_counts_once_in_a_correction(spark: SparkSession) -> None:
     """However many copies the late topic and the input hold."""
     on_time_one, late = ENCODE[1](reading()), ENCODE[1](reading(ingest_time=99_000))
     gone, undecodable = ENCODE[2]({**reading(ingest_time=98_000), "quality": "good"}), b"?"
     in_input, in_late_topic = [on_time_one, late, on_time_one, undecodable], [late, gone, gone, on_time_one]
-    reason = readings.reject_reason(IDS, TIMELINESS)
-    decoded = readings.decode(records(spark, [*in_input, *in_late_topic]), IDS)
-    rows = corrections.late_readings(decoded, reason).collect()
-    assert sorted(checker.epoch_ms(row["ingest_time"]) for row in rows) == [98_000, 99_000]
+    found = corrections.as_appended_to_input(records(spark, [*in_input, *in_late_topic]))
+    decoded = readings.decode(found, IDS)
+    assert late_by(decoded, Judgement.of(TIMELINESS, "")) == [(98_000, JUDGED_BY), (99_000, JUDGED_BY)]
+
+
+def late_topic(spark: SparkSession, *found: tuple[Mapping[str, Any], int, Judgement]) -> DataFrame:
+    """Readings in the late topic, each with its append time in the input and its judgement; copied an hour later."""
+    rows = [
+        (
+            b"key",
+            ENCODE[1](one),
+            "late",
+            0,
+            offset,
+            at(appended_ms + 3_600_000),
+            [("aggregator.appended_ms", str(appended_ms).encode()), ("aggregator.judged_by", str(judged_by).encode())],
+        )
+        for offset, (one, appended_ms, judged_by) in enumerate(found)
+    ]
+    return readings.decode(corrections.as_appended_to_input(spark.createDataFrame(rows, RECORDS)), IDS)
+
+
+def test_a_late_reading_is_judged_by_its_append_time_in_the_input(spark: SparkSession) -> None:
+    """And by the settings by which the window's original was made: they may have changed since."""
+    strict = Judgement.of(TIMELINESS, "")
+    lenient = Judgement.of(replace(TIMELINESS, allowed_lateness_ms=60_000), "")
+    held_back = reading(ingest_time=11_000)
+    device_late = reading(ingest_time=16_000)
+    decoded = late_topic(spark, (device_late, 16_500, strict), (held_back, 14_001, strict))
+    assert late_by(decoded, lenient) == [(11_000, str(lenient))]
+    assert late_by(decoded, lenient, strict) == [(11_000, str(strict)), (11_000, str(lenient)), (16_000, str(strict))]
+    # After the limit was lowered, a copy judged by the new one was on time when its window was made.
+    assert late_by(late_topic(spark, (device_late, 16_500, strict)), lenient) == []
+
+
+def test_a_condition_that_is_not_known_any_more_judges_as_it_did(spark: SparkSession) -> None:
+    present = Judgement.of(TIMELINESS, "")
+    before = Judgement.of(TIMELINESS, "metric = 'temperature'")
+    one, other = reading(ingest_time=98_000), reading(ingest_time=99_000)
+    decoded = late_topic(spark, (one, 98_000, before), (other, 99_000, present))
+    assert late_by(decoded, present, before) == [(98_000, str(present)), (98_000, str(before)), (99_000, str(present))]
 
 
 def decoded_values(rows: DataFrame, writer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -279,17 +330,18 @@ def avro_body(value: bytes, parsed: Any) -> dict[str, Any]:
 
 def test_groups_equal_the_recount(spark: SparkSession) -> None:
     sent = [reading(device_id=f"d{n % 7}", value=n * 0.1, event_time=10_000 + n) for n in range(50)]
-    known = {f"d{n}": {"home": f"h{n % 2}" if n else None, "region": "50%|n"} for n in range(5)}
-    rows = [(device_id, device["home"], device["region"]) for device_id, device in known.items()]
-    table = spark.createDataFrame(rows, "device_id string, home string, region string")
+    attributes = ["home", "region", "attributes.floor"]
+    known = {f"d{n}": {"home": f"h{n % 2}" if n else None, "region": "50%|n", attributes[2]: "3"} for n in range(5)}
+    rows = [(device_id, *(device[name] for name in attributes)) for device_id, device in known.items()]
+    table = spark.createDataFrame(rows, "device_id string, home string, region string, `attributes.floor` string")
     decoded = readings.decode(records(spark, [ENCODE[1](one) for one in sent]), IDS)
     aggregates = windows.with_revision(windows.aggregate(on_time(decoded), RULES.window_ms), 1)
     expected_windows = checker.expected_windows(sent, RULES)
     for unknown_group in ("unknown", ""):
-        groups = windows.group(windows.with_devices(aggregates, table), ["home", "region"], unknown_group)
+        groups = windows.group(windows.with_devices(aggregates, table), attributes, unknown_group)
         written = decoded_values(windows.to_group_topic(groups, 7), windows.GROUP)
         found = {checker.group_key(row): row for row in written.values()}
-        expected = checker.expected_groups(expected_windows, known, ["home", "region"], unknown_group)
+        expected = checker.expected_groups(expected_windows, known, attributes, unknown_group)
         assert checker.mismatches(expected, found) == []
         assert "region|50%25%7Cn|temperature|10000|20000" in written
 
@@ -297,7 +349,7 @@ def test_groups_equal_the_recount(spark: SparkSession) -> None:
 def test_aggregates_are_keyed_with_escapes(spark: SparkSession) -> None:
     decoded = readings.decode(records(spark, [ENCODE[1](reading(device_id="a|b%7C"))]), IDS)
     aggregates = windows.with_revision(windows.aggregate(on_time(decoded), RULES.window_ms), 1)
-    written = decoded_values(windows.to_aggregate_topic(aggregates, 7), windows.AGGREGATE)
+    written = decoded_values(windows.to_aggregate_topic(aggregates, 7, headers.made({})), windows.AGGREGATE)
     assert list(written) == ["a%7Cb%257C|temperature|10000|20000"]
     assert next(iter(written.values()))["stddev"] == 0.0
 
@@ -306,7 +358,7 @@ def test_the_newest_record_of_a_device_counts(spark: SparkSession) -> None:
     encode = avro.encoder(devices.READER, 5)
 
     def device(home: str | None) -> bytes:
-        nothing: dict[str, Any] = {"room": None, "model": None, "thresholds": {}}
+        nothing: dict[str, Any] = {"room": None, "model": None, "thresholds": {}, "attributes": {"floor": home}}
         return encode({"device_id": "ignored", "home": home, "region": "r", **nothing})
 
     values = [("a", device("1")), ("b", device("2")), ("c", device("3")), ("a", device("4")), ("b", None), ("c", b"?")]
@@ -315,11 +367,23 @@ def test_the_newest_record_of_a_device_counts(spark: SparkSession) -> None:
     newest = devices.newest(topic)
     assert confluent_avro.schema_ids(newest) == [5]
     ids = confluent_avro.SchemaIds({5: json.dumps(devices.READER)}, closed=True)
-    table = devices.decode(newest, ids, ["home", "region"]).collect()
-    assert [row.asDict() for row in table] == [{"device_id": "a", "home": "4", "region": "r"}]
+    names = ["home", "attributes.floor", "attributes.tenant"]
+    table = devices.decode(newest, ids, names).collect()
+    entries = {"attributes.floor": "4", "attributes.tenant": None}
+    assert [row.asDict() for row in table] == [{"device_id": "a", "home": "4", **entries}]
     # What has come since some offset, put into the table at that offset, makes the same table.
     for offset in (2, 5):
-        begin = devices.decode(devices.newest(topic.where(F.col("offset") < offset)), ids, ["home", "region"])
+        begin = devices.decode(devices.newest(topic.where(F.col("offset") < offset)), ids, names)
         changes = devices.last_values(topic.where(F.col("offset") >= offset))
-        changed = devices.decode(changes.where(F.col("value").isNotNull()), ids, ["home", "region"])
+        changed = devices.decode(changes.where(F.col("value").isNotNull()), ids, names)
         assert devices.updated(begin, changes, changed).collect() == table
+
+
+def test_a_device_written_before_it_had_attributes_has_none(spark: SparkSession) -> None:
+    first = schema("Device", 1)
+    nothing: dict[str, Any] = {"room": None, "model": None, "region": None, "thresholds": {}}
+    value = avro.encoder(first, 5)({"device_id": "a", "home": "1", **nothing})
+    topic = spark.createDataFrame([(b"a", value, "devices", 0, 0, None, None)], RECORDS)
+    ids = confluent_avro.SchemaIds({5: json.dumps(first)}, closed=True)
+    (row,) = devices.decode(devices.newest(topic), ids, ["home", "attributes.floor"]).collect()
+    assert row.asDict() == {"device_id": "a", "home": "1", "attributes.floor": None}

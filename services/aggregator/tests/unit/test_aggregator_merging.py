@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.frames import confluent_avro, windows
+from isotherm.aggregator.frames import confluent_avro, headers, windows
 from isotherm.aggregator.recompute import corrections
-from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, LATE_READINGS_HEADER, NUMBERS, Scope, Span
+from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, JUDGED_BY, NUMBERS, Scope, Span
+from isotherm.aggregator.watermark.judgement import Judgement
+from isotherm.aggregator.watermark.timeliness import Timeliness
 from isotherm.simulators import checker
 
 pytest_plugins = ("aggregator_spark",)
@@ -25,6 +27,7 @@ RULES = checker.Rules(window_ms=10_000, allowed_lateness_ms=10**15, max_skew_ms=
 ALL = Scope(Span(0, 1_000_000))
 IDS = confluent_avro.SchemaIds({7: json.dumps(windows.AGGREGATE)}, closed=True)
 KEY = ("d", "m", 0, 10_000)
+PRESENT = Judgement.of(Timeliness(5_000, 2_000, 3_000), "")
 Reading = dict[str, Any]
 
 readings = st.builds(
@@ -51,7 +54,13 @@ def frame(spark: SparkSession, given: Sequence[Reading]) -> DataFrame:
 def as_published(rows: DataFrame) -> DataFrame:
     """What `published` returns, of windows that were never corrected."""
     numbers = F.struct(*NUMBERS, F.lit(5).cast("long").alias("revision"))
-    return rows.select(*AGGREGATE_IDENTITY, numbers.alias("newest"), numbers.alias("original"))
+    both = numbers.alias("newest"), numbers.alias("original")
+    return rows.select(*AGGREGATE_IDENTITY, *both, F.lit(str(PRESENT)).alias(JUDGED_BY))
+
+
+def late_windows(given: DataFrame, scope: Scope, slide_ms: int | None = None) -> DataFrame:
+    made = corrections.aggregate(given, scope, 10_000, slide_ms)
+    return made.withColumn(JUDGED_BY, F.lit(str(PRESENT)))
 
 
 def untouched(published: DataFrame) -> DataFrame:
@@ -73,7 +82,8 @@ def test_merged_windows_equal_a_batch_over_all_readings(
 ) -> None:
     rules = checker.Rules(RULES.window_ms, RULES.allowed_lateness_ms, RULES.max_skew_ms, slide_ms=slide_ms)
     scope = Scope(Span(-10_000, 1_000_000))
-    known, added = (corrections.aggregate(frame(spark, one), scope, 10_000, slide_ms) for one in (on_time, late))
+    known = corrections.aggregate(frame(spark, on_time), scope, 10_000, slide_ms)
+    added = late_windows(frame(spark, late), scope, slide_ms)
     found = collected(corrections.merged(untouched(as_published(known)), added))
     expected, before = checker.expected_windows([*on_time, *late], rules), checker.expected_windows(on_time, rules)
     assert checker.mismatches(expected, found) == []
@@ -91,18 +101,15 @@ def record(spark: SparkSession, rows: Sequence[tuple[int, float, int, int | None
     made = spark.createDataFrame(values, columns).withColumns(
         {"window_start": F.timestamp_millis("start"), "window_end": F.timestamp_millis("end")}
     )
-    header = F.struct(
-        F.lit(LATE_READINGS_HEADER).alias("key"), F.encode(F.col("late").cast("string"), "UTF-8").alias("value")
-    )
-    headers = F.when(F.col("late").isNotNull(), F.array(header))
-    return windows.to_aggregate_topic(made, 7, headers)
+    with_late = headers.made({headers.LATE_READINGS: F.col("late")})
+    return windows.to_aggregate_topic(made, 7, F.when(F.col("late").isNotNull(), with_late))
 
 
 KINDS = ["string", "string", "long", "long", "long", *["double"] * 5, "long", "long"]
 
 
 def published(records: DataFrame, scope: Scope = ALL) -> list[Any]:
-    return corrections.published(records, IDS, windows.AGGREGATE, AGGREGATE_IDENTITY, scope).collect()
+    return corrections.published(records, IDS, windows.AGGREGATE, AGGREGATE_IDENTITY, scope, PRESENT).collect()
 
 
 def test_a_corrected_row_is_never_the_original(spark: SparkSession) -> None:
@@ -137,12 +144,13 @@ def known(spark: SparkSession, newest: Any, original: Any) -> DataFrame:
     columns = f"device_id string, metric string, start long, end long, newest {NUMBERS_TYPE}, original {NUMBERS_TYPE}"
     made = spark.createDataFrame([row], columns)
     times = (F.timestamp_millis("start").alias("window_start"), F.timestamp_millis("end").alias("window_end"))
-    return made.select("device_id", "metric", *times, "newest", "original")
+    judged_by = F.lit(str(PRESENT)).alias(JUDGED_BY)
+    return made.select("device_id", "metric", *times, "newest", "original", judged_by)
 
 
 def late_window(spark: SparkSession, values: Sequence[float]) -> DataFrame:
     given = [{"device_id": "d", "metric": "m", "value": value, "event_time": 1} for value in values]
-    return corrections.aggregate(frame(spark, given), ALL, 10_000, None)
+    return late_windows(frame(spark, given), ALL)
 
 
 def test_a_correction_takes_no_reading_from_a_window(spark: SparkSession) -> None:
@@ -176,7 +184,7 @@ def test_originals_rebuilt_from_the_input_gain_and_never_lose(
     spark: SparkSession, in_input: list[float], late: list[float], expected: tuple[bool, bool, bool, int]
 ) -> None:
     as_it_was = struct(3, 3.0)
-    rebuilt = corrections.with_rebuilt(known(spark, as_it_was, as_it_was), late_window(spark, in_input))
+    rebuilt = corrections.with_rebuilt(known(spark, as_it_was, as_it_was), late_window(spark, in_input), PRESENT)
     (row,) = corrections.merged(rebuilt, late_window(spark, late)).collect()
     assert (row["original"] is not None, row["is_correction"], row["is_fewer"], row["count"]) == expected
 
@@ -187,7 +195,7 @@ def test_groups_are_made_of_all_rows_of_a_window_with_late_readings(spark: Spark
         {"device_id": device, "metric": "m", "value": value, "event_time": at}
         for device, value, at in [("d1", 1.0, 1), ("d2", 2.0, 1), ("d1", 4.0, 10_001)]
     ]
-    late = corrections.aggregate(frame(spark, [{**on_time[0], "value": 3.0}]), ALL, 10_000, None)
+    late = late_windows(frame(spark, [{**on_time[0], "value": 3.0}]), ALL)
     right = corrections.merged(
         untouched(as_published(corrections.aggregate(frame(spark, on_time), ALL, 10_000, None))), late
     )
@@ -200,3 +208,26 @@ def test_groups_are_made_of_all_rows_of_a_window_with_late_readings(spark: Spark
     as_it_is = made.select(*corrections.GROUP_IDENTITY, numbers.alias("newest"))
     assert corrections.changed_groups(made, as_it_is).count() == 0
     assert corrections.changed_groups(made, as_it_is.limit(0)).count() == 1
+
+
+def test_a_window_takes_the_readings_that_were_late_for_its_original(spark: SparkSession) -> None:
+    """And all of them without an original row: readings that are on time now, in a window that is not made again."""
+    before = Judgement.of(Timeliness(1_000, 2_000, 3_000), "")
+    rows = [
+        ("d", 1.0, str(before)),
+        ("d", 2.0, str(before)),
+        ("d", 1.0, str(PRESENT)),
+        *(("d", value, corrections.ANY) for value in (1.0, 2.0)),
+        ("e", 3.0, str(before)),
+        ("e", 3.0, corrections.ANY),
+    ]
+    late = spark.createDataFrame(rows, f"device_id string, value double, {JUDGED_BY} string").withColumns(
+        {"metric": F.lit("m"), "event_time": F.timestamp_millis(F.lit(1))}
+    )
+    by_judgement = corrections.aggregate_late(late, [PRESENT, before], ALL, 10_000, None)
+    counts = {}
+    for judged_by in (PRESENT, before):
+        published_rows = known(spark, struct(3, 3.0), struct(3, 3.0)).withColumn(JUDGED_BY, F.lit(str(judged_by)))
+        fitting = corrections.of_their_originals(by_judgement, published_rows, PRESENT).collect()
+        counts[judged_by] = {row["device_id"]: row["count"] for row in fitting}
+    assert counts == {PRESENT: {"d": 1, "e": 1}, before: {"d": 2, "e": 1}}

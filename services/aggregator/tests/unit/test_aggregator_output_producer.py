@@ -28,7 +28,12 @@ class FakeProducer:
     is_purged: bool = False
     _reports: list[Callable[[], None]] = field(default_factory=list)
 
-    def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]) -> None:
+    headers: list[Any] = field(default_factory=list)
+
+    def produce(
+        self, topic: str, value: bytes, key: bytes, headers: list[Any], on_delivery: Callable[[Any, Any], None]
+    ) -> None:
+        self.headers = headers
         if self.full:
             self.full -= 1
             raise BufferError
@@ -60,8 +65,10 @@ def output(*producers: FakeProducer) -> OutputProducer:
 def test_everything_is_stored_when_it_returns_and_the_producer_is_kept() -> None:
     producer = FakeProducer(full=3)
     sender = output(producer)
-    sender.send(RECORDS)
+    sender.send(RECORDS, {"name": b"text"})
+    assert producer.headers == [("name", b"text")]
     sender.send(RECORDS[:1])
+    assert producer.headers == []
     assert producer.stored == [*RECORDS, RECORDS[0]]
 
 

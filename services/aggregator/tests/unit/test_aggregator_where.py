@@ -31,12 +31,20 @@ READINGS: list[tuple[Any, ...]] = [
     ("d_1", "a%b", 1e100, "", 86_400_000, 86_400_001, -1, {"site": ""}),
     ("d\\1", "x\ny", -0.0, "\N{KELVIN SIGN}", 0, 0, 1, {"site": "%"}),
     ("", "temperature", 21.0, "Cel", 999, 999, 3, {"floor": "site"}),
+    ("d1", "temperature", 2.0**53, "Cel", 999, 999, 2**53 + 1, {}),
+    ("d1", "temperature", 2.0**53, "Cel", 999, 999, 2**53, {}),
+    ("d1", "temperature", 2.0**63, "Cel", 999, 999, 2**63 - 1, {}),
+    ("d1", "temperature", -(2.0**63), "Cel", 999, 999, -(2**63), {}),
 ]
 
 texts = st.sampled_from(["device_id", "metric", "unit", "attributes.site", "attributes.floor"])
 text_constants = st.sampled_from(["'d1'", "'temperature'", "'a'", "''", "'%'", "'d\\1'", "'lx'", "'it''s'"])
 numbers = st.sampled_from(["value", "sequence"])
-number_constants = st.sampled_from(["0", "21.5", "-5", "1e100", "0.1", "7", "1099511627776", "-0.5"])
+whole_beyond_doubles = ["9007199254740992", "9007199254740993", "9007199254740993.0", "9223372036854775807"]
+beyond_longs = ["9223372036854775808", "-9223372036854775808", "1e19"]
+number_constants = st.sampled_from(
+    ["0", "21.5", "-5", "1e100", "0.1", "7", "1099511627776", "-0.5", *whole_beyond_doubles, *beyond_longs]
+)
 times = st.sampled_from(["event_time", "ingest_time"])
 time_constants = st.sampled_from(
     ["TIMESTAMP '1970-01-01T00:00:01Z'", "TIMESTAMP '1970-01-01T00:00:01.999500Z'", "TIMESTAMP '1970-01-02T00:00:00Z'"]
@@ -108,6 +116,25 @@ def test_spark_keeps_the_readings_that_kcql_keeps(spark: SparkSession, written: 
     expected = [kept_by_kcql(one) for one in written]
     found = kept_by_spark(spark, written)
     assert dict(zip(written, found, strict=True)) == dict(zip(written, expected, strict=True))
+
+
+def test_whole_numbers_beyond_those_of_doubles_are_compared_exactly(spark: SparkSession) -> None:
+    written = [
+        f"{left} {sign} {right}"
+        for sign in ("=", "<>", "<", "<=", ">", ">=")
+        for left, right in (
+            ("sequence", "9007199254740993"),
+            ("9007199254740992", "sequence"),
+            ("value", "9007199254740993"),
+            ("value", "sequence"),
+            ("sequence", "value"),
+            ("sequence", "9223372036854775808"),
+            ("sequence", "7.5"),
+        )
+    ]
+    written += ["sequence IN (9007199254740993.0, 7)", "sequence NOT IN (9007199254740992)", "value IN (2, 1e100)"]
+    expected = [kept_by_kcql(one) for one in written]
+    assert dict(zip(written, kept_by_spark(spark, written), strict=True)) == dict(zip(written, expected, strict=True))
 
 
 @pytest.mark.parametrize(

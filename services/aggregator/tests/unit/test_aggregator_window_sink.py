@@ -39,7 +39,7 @@ AGGREGATES = (
     "count long, sum double, mean double, min double, max double, stddev double"
 )
 PREFIX = "isotherm_aggregator_"
-Records = dict[tuple[str, bytes], bytes]
+Records = dict[tuple[str, bytes], tuple[bytes, dict[str, bytes]]]
 
 
 @dataclass
@@ -98,11 +98,13 @@ def sink(
         {},
     )
 
-    def send(records: Iterable[tuple[str, bytes, bytes]]) -> None:
-        made.written.update({(topic, key): value for topic, key, value in records})
+    def send(records: Iterable[tuple[str, bytes, bytes]], headers: Mapping[str, bytes] | None = None) -> None:
+        made.written.update({(topic, key): (value, dict(headers or {})) for topic, key, value in records})
 
     def write(rows: DataFrame, topic: str) -> None:
-        made.written.update({(topic, row["key"].encode()): bytes(row["value"]) for row in rows.collect()})
+        for row in rows.collect():
+            headers = {one["key"]: bytes(one["value"]) for one in row["headers"]} if "headers" in row else {}
+            made.written[topic, row["key"].encode()] = bytes(row["value"]), headers
 
     producer.send = send  # type: ignore[method-assign]  # the way of the driver
     made.sink._write = write  # type: ignore[method-assign]  # the way of Spark

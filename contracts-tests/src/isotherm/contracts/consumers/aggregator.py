@@ -9,8 +9,9 @@ from typing import Any
 from pact import match
 from pyspark.sql import Row
 
-from isotherm.aggregator.frames import devices, readings
+from isotherm.aggregator.frames import devices, headers, readings
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.recompute import corrections
 from isotherm.connector.distributed.publishing import CONNECTORS
 from isotherm.contracts.consumers.standalone import reconciles
 from isotherm.contracts.harness import Harness, Message
@@ -27,6 +28,8 @@ from isotherm.contracts.providers.aggregator import (
 from isotherm.contracts.providers.alerts import PARTITIONS
 
 _TOPIC = SETTINGS.input_topics[0]
+_ATTRIBUTES = (*SETTINGS.group_attributes, "attributes.floor")
+"""The device's attributes by which windows are grouped: those of the default, and one of a device's own."""
 
 
 def read(harness: Harness, found: Sequence[Message], appended: datetime = APPENDED) -> list[tuple[Row, str | None]]:
@@ -53,6 +56,29 @@ def _aggregates(harness: Harness, found: Message) -> object:
     return reading, reason
 
 
+def read_late(harness: Harness, found: Sequence[Message]) -> list[tuple[Row, str | None, datetime, str | None]]:
+    """Return each late reading, its reject reason, and by what and how corrections judge it."""
+    ids = SchemaIds({**_ids(harness).known, **written_ids(harness, SETTINGS.late_topic, found).known})
+    decoded = readings.decode(corrections.as_appended_to_input(records(harness, found)), ids)
+    reason = readings.reject_reason(ids, SETTINGS.timeliness).alias("reason")
+    judged = "timestamp", corrections.JUDGED_BY
+    rows = decoded.select("offset", "reading", reason, *judged).orderBy("offset").collect()
+    return [(row["reading"], row["reason"], *(row[name] for name in judged)) for row in rows]
+
+
+def _corrects(harness: Harness, found: Message) -> object:
+    _aggregates(harness, found)
+    (late,) = read_late(harness, [found])
+    _, reason, _, judged_by = late
+    expect("reject reason", reason, readings.LATE)
+    expect("judgement", judged_by, str(SETTINGS.judgement))
+    return late
+
+
+def _correct_all(harness: Harness, found: Sequence[Message]) -> list[object]:
+    return list(read_late(harness, found))
+
+
 def _aggregate_all(harness: Harness, found: Sequence[Message]) -> list[object]:
     return list(read(harness, found))
 
@@ -60,7 +86,7 @@ def _aggregate_all(harness: Harness, found: Sequence[Message]) -> list[object]:
 def read_devices(harness: Harness, found: Sequence[Message]) -> list[Row]:
     """Return the devices with which groups are made."""
     ids = written_ids(harness, SETTINGS.devices_topic, found)
-    return devices.decode(devices.newest(records(harness, found)), ids, SETTINGS.group_attributes).collect()
+    return devices.decode(devices.newest(records(harness, found)), ids, _ATTRIBUTES).collect()
 
 
 def _joins(harness: Harness, found: Message) -> object:
@@ -132,8 +158,13 @@ NEEDS = (
             "event_time": scenario.MEASURED_MS,
             "ingest_time": scenario.MEASURED_MS + SETTINGS.allowed_lateness_ms + 1,
         },
-        process=_aggregates,
-        process_all=_aggregate_all,
+        process=_corrects,
+        process_all=_correct_all,
+        # They say whether the reading was late for the window that is corrected.
+        headers={
+            headers.APPENDED_MS: str(scenario.MEASURED_MS),
+            headers.JUDGED_BY: str(SETTINGS.judgement),
+        },
         fields=readings.FIELDS,
     ),
     Need(
@@ -142,12 +173,12 @@ NEEDS = (
         scenario.DEVICE_KNOWN,
         SETTINGS.devices_topic,
         "Device",
-        1,
+        2,
         key=scenario.DEVICE,
-        value={"home": "home-01", "room": "kitchen", "region": "north", "model": "T1"},
+        value={"home": "home-01", "room": "kitchen", "region": "north", "model": "T1", "attributes": {"floor": "3"}},
         process=_joins,
         process_all=_join_all,
-        fields=("device_id", *SETTINGS.group_attributes),
+        fields=("device_id", *SETTINGS.group_attributes, "attributes"),
         needs_partition=True,
     ),
     Need(
@@ -156,12 +187,12 @@ NEEDS = (
         scenario.DEVICE_UNKNOWN,
         SETTINGS.devices_topic,
         "Device",
-        1,
+        2,
         key=scenario.OTHER_DEVICE,
-        value={"home": None, "room": None, "region": None, "model": None},
+        value={"home": None, "room": None, "region": None, "model": None, "attributes": {}},
         process=_joins,
         process_all=_join_all,
-        fields=("device_id", *SETTINGS.group_attributes),
+        fields=("device_id", *SETTINGS.group_attributes, "attributes"),
         needs_partition=True,
     ),
     Need(

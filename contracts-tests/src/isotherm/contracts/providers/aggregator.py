@@ -8,10 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.frames import devices, readings, windows
+from isotherm.aggregator.frames import devices, headers, readings, windows
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.kafka_clients import open_output_producer
+from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, NUMBERS
+from isotherm.aggregator.rollups import merging
 from isotherm.aggregator.service import Aggregator
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS, java_options
@@ -26,7 +29,13 @@ RECORDS = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
 )
-SETTINGS = AggregatorSettings.model_validate({"checkpoint_dir": ".", "jars_dir": Artifacts().folder("spark")})
+SETTINGS = AggregatorSettings.model_validate(
+    {
+        "checkpoint_dir": ".",
+        "jars_dir": Artifacts().folder("spark"),
+        "windows": {"hour": {"length_ms": 3_600_000}},
+    }
+)
 APPENDED = datetime.fromtimestamp(scenario.MEASURED_MS / 1000, UTC)
 """Default time at which the broker appended a record."""
 _VALUES = (20.0, 22.0, 21.0)
@@ -79,20 +88,25 @@ def messages(harness: Harness) -> Mapping[str, Message]:
     reason = readings.reject_reason(ids, SETTINGS.timeliness)
     made = windows.aggregate(readings.on_time(decoded, reason), SETTINGS.window_ms, SETTINGS.slide_ms)
     aggregates = windows.with_revision(made, scenario.MEASURED_MS + SETTINGS.watermark_delay_ms).persist()
+    judged_by = str(SETTINGS.judgement)
+    of_spark = headers.made({headers.JUDGED_BY: F.lit(judged_by)})
     escaped, plain = _rows(
-        windows.to_aggregate_topic(aggregates, _id(harness, SETTINGS.output_topic, windows.AGGREGATE))
+        windows.to_aggregate_topic(aggregates, _id(harness, SETTINGS.output_topic, windows.AGGREGATE), of_spark)
     )
     members = windows.with_devices(aggregates, _devices(harness))
     groups = windows.group(members, ["region"], unknown_group="")
     (group,) = _rows(windows.to_group_topic(groups, _id(harness, SETTINGS.grouped_topic, windows.GROUP)))
+    hour, hour_of_group = _rolled_up(harness, aggregates)
     rejected = readings.to_reject_topics(
-        readings.rejected(decoded, reason), SETTINGS.late_topic, SETTINGS.dead_letter_topic, SETTINGS.timeliness
+        readings.rejected(decoded, reason), SETTINGS.late_topic, SETTINGS.dead_letter_topic, SETTINGS.judgement
     )
     too_late, dead = sorted(map(_rejected, rejected.collect()), key=lambda one: one.topic != SETTINGS.late_topic)
-    outputs = ((SETTINGS.output_topic, plain), (SETTINGS.output_topic, escaped), (SETTINGS.grouped_topic, group))
     with seam.recorded_kafka(harness) as found:
         # The windows of a small batch are sent by the driver's own producer.
-        open_output_producer(SETTINGS.kafka).send((topic, key.encode(), value) for topic, (key, value) in outputs)
+        producer = open_output_producer(SETTINGS.kafka)
+        rows = [(SETTINGS.output_topic, key.encode(), value) for key, value in (plain, escaped)]
+        producer.send(rows, {headers.JUDGED_BY: judged_by.encode()})
+        producer.send([(SETTINGS.grouped_topic, group[0].encode(), group[1])])
         window, window_escaped, window_group = found
         del found[:]
         statuses = seam.reported(_running()._reporter(), found)
@@ -100,17 +114,47 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         scenario.WINDOW: window,
         scenario.WINDOW_ESCAPED: window_escaped,
         scenario.GROUP: window_group,
+        scenario.HOUR: hour,
+        scenario.HOUR_OF_GROUP: hour_of_group,
         scenario.LATE: too_late,
         scenario.DEAD_LETTER: dead,
         **statuses,
     }
 
 
+def _rolled_up(harness: Harness, aggregates: DataFrame) -> tuple[Message, Message]:
+    """Return the hour of the device without | in its id, and that of its region."""
+    (rollup,) = SETTINGS.rollups
+    newest = F.struct(*NUMBERS, "revision").alias("newest")
+    parts = aggregates.where(F.col("device_id") == scenario.DEVICE).select(*AGGREGATE_IDENTITY, newest)
+    made = merging.rolled_up(parts, rollup, {rollup.start_of(scenario.MEASURED_MS)})
+    numbered = windows.with_revision(made, scenario.MEASURED_MS + rollup.length_ms + SETTINGS.watermark_delay_ms)
+    groups = windows.group(windows.with_devices(numbered, _devices(harness)), ["region"], unknown_group="")
+    window_id, group_id = (
+        _id(harness, topic, writer)
+        for topic, writer in ((rollup.output_topic, windows.AGGREGATE), (rollup.grouped_topic, windows.GROUP))
+    )
+    ((key, value),) = _rows(windows.to_aggregate_topic(numbered, window_id, headers.made({})))
+    ((group_key, group_value),) = _rows(windows.to_group_topic(groups, group_id))
+    return (
+        _of_spark(rollup.output_topic, key.encode(), value),
+        _of_spark(rollup.grouped_topic, group_key.encode(), group_value),
+    )
+
+
 def _rejected(row: Row) -> Message:
+    return _of_spark(
+        row["topic"],
+        bytes(row["key"]),
+        bytes(row["value"]),
+        [(header["key"], bytes(header["value"])) for header in row["headers"]],
+    )
+
+
+def _of_spark(topic: str, key: bytes, value: bytes, given: Sequence[tuple[str, bytes]] = ()) -> Message:
     """Return a record for Spark's Kafka sink, whose producer is Java's."""
-    headers = [(header["key"], bytes(header["value"])) for header in row["headers"]]
     options = {**java_options(SETTINGS.kafka), **SINK_OPTIONS}
-    made = message(row["topic"], bytes(row["key"]), bytes(row["value"]), headers)
+    made = message(topic, key, value, given)
     return made._replace(partitioner=options.get("kafka.partitioner.class", PARTITIONER))
 
 

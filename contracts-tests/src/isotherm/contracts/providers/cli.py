@@ -12,7 +12,14 @@ from isotherm.contracts.pact import scenario
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 _LINES = (
-    {"device_id": scenario.DEVICE, "home": "home-01", "room": "kitchen", "region": "north", "model": "T1"},
+    {
+        "device_id": scenario.DEVICE,
+        "home": "home-01",
+        "room": "kitchen",
+        "region": "north",
+        "model": "T1",
+        "attributes": {"floor": "3"},
+    },
     {"device_id": scenario.OTHER_DEVICE},
     {"device_id": scenario.DEVICE, "home": "home-01", "thresholds": {"temperature.above": 26.5}},
 )

@@ -37,9 +37,9 @@ def open_broker(settings: KafkaSettings, request_timeout_s: float = REQUEST_TIME
     return Broker(admin, consumer, request_timeout_s)
 
 
-def open_late_position(settings: KafkaSettings, name: str) -> StoredPosition:
-    """Return where the corrections of the aggregator `name` keep how far the late topic is merged."""
-    return StoredPosition(clients.consumer(settings, f"{_CLIENT_ID}-corrections", f"isotherm-corrections-{name}"))
+def open_position(settings: KafkaSettings, group: str) -> StoredPosition:
+    """Return where `group` keeps how far a topic is done: what the corrections and the roll-ups have read."""
+    return StoredPosition(clients.consumer(settings, f"{_CLIENT_ID}-position", group))
 
 
 def open_output_producer(settings: KafkaSettings) -> OutputProducer:

@@ -71,6 +71,25 @@ class CorrectionMetrics:
         )
 
 
+class RollupMetrics:
+    """The counters of the windows that are made of others."""
+
+    def __init__(self, counter: Callable[..., Counter]) -> None:
+        """`counter` makes a metric of a name, a text, and names of labels."""
+        self.published = counter(
+            "rollup_windows_published", "Aggregates of the windows of the setting `windows`, by name.", "window"
+        )
+        self.incomplete = counter(
+            "rollup_windows_incomplete",
+            "Window starts of the setting `windows` that were not made or corrected, because retention has removed "
+            "shorter windows of them.",
+            "window",
+        )
+        self.failed = counter(
+            "rollups_failed", "Attempts to make the windows of the setting `windows` that are made again."
+        )
+
+
 class Metrics:
     """The counters and gauges of one process."""
 
@@ -100,6 +119,7 @@ class Metrics:
             "windows_without_device", "Aggregates whose device is not in the devices topic."
         )
         self.corrections = CorrectionMetrics(self._counter, self._gauge)
+        self.rollups = RollupMetrics(self._counter)
         self.dropped = self._counter(
             "rows_dropped_by_watermark", "Partial aggregates that the watermark dropped. An alarm."
         )

@@ -29,6 +29,7 @@ from isotherm.aggregator.kafka.writer_lease import Tenure, WriterLease
 from isotherm.aggregator.kafka_clients import open_broker, open_lease, open_output_producer
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.recompute.service import corrections_beside
+from isotherm.aggregator.rollups.service import rollups_beside
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
 from isotherm.aggregator.spark.devices_table import DevicesTable
@@ -207,7 +208,11 @@ class Aggregator:
             _boundary_end(settings),
         )
         is_halted = partial(self._is_halted, tenure)
-        with corrections_beside(settings, parts.spark.session, output_ids, self._metrics, is_halted):
+        session, metrics = parts.spark.session, self._metrics
+        with (
+            corrections_beside(settings, session, output_ids, metrics, is_halted),
+            rollups_beside(settings, session, metrics, is_halted, start.complete_after_ms),
+        ):
             runner.run(windows, rejects, checkpoint.verify)
 
     def _sink(

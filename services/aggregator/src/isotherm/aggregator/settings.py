@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from isotherm.aggregator import checkpoint_location
+from isotherm.aggregator import checkpoint_location, rollup_plan
 from isotherm.aggregator.reading_condition import parse_condition
+from isotherm.aggregator.rollup_plan import Rollup
 from isotherm.aggregator.watermark import start_position
 from isotherm.aggregator.watermark.boundary import Boundary
+from isotherm.aggregator.watermark.judgement import Judgement
 from isotherm.aggregator.watermark.timeliness import Timeliness
 from isotherm.kcql import Condition
 from isotherm.servicekit.settings import ServiceSettings, Settings
@@ -22,7 +25,8 @@ _PATTERN = re.compile(
 )
 """The patterns that mean the same to Python, which lists the input's topics, and to Java, which reads them."""
 
-Attribute = Literal["home", "room", "region", "model"]
+_WINDOW_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_ATTRIBUTE = re.compile(r"home|room|region|model|attributes\.[A-Za-z0-9_.-]{1,100}")
 
 
 class SparkSettings(Settings):
@@ -72,6 +76,18 @@ class CorrectionsSettings(Settings):
     )
 
 
+class WindowSettings(Settings):
+    """Settings of further windows, which are made of the finished windows of `window_ms`."""
+
+    kind: Literal["rollup"] = Field("rollup", description="`rollup`: windows of another length, side by side.")
+    length_ms: int = Field(ge=2_000, description="Length of a window: a multiple of `window_ms`.")
+    output_topic: str = Field("temperatures.rollups", description="Aggregates by device and metric.")
+    grouped_topic: str = Field(
+        "temperatures.rollups.grouped",
+        description="Aggregates by group of devices, by the attributes in `group_attributes`. Empty: none.",
+    )
+
+
 class AggregatorSettings(ServiceSettings):
     """Settings of the aggregator; times are in ms."""
 
@@ -96,8 +112,10 @@ class AggregatorSettings(ServiceSettings):
         "aggregator.dead-letters", description="Records that cannot be decoded or lie in the future, unchanged."
     )
     devices_topic: str = Field("devices", description="Compacted topic with the metadata of each device.")
-    group_attributes: list[Attribute] = Field(
-        ["home", "room", "region", "model"], description="Attributes to group by; empty switches groups off."
+    group_attributes: list[str] = Field(
+        ["home", "room", "region", "model"],
+        description="Attributes of the device to group by: `home`, `room`, `region`, `model`, or `attributes.<name>` "
+        "for an entry of the device's `attributes`. Empty switches groups off.",
     )
     unknown_group: str = Field(
         "unknown",
@@ -112,6 +130,16 @@ class AggregatorSettings(ServiceSettings):
     window_ms: int = Field(60_000, ge=1_000, description="Length of a window.")
     slide_ms: int | None = Field(
         None, ge=1_000, description="Distance between the starts of two windows; empty: `window_ms`."
+    )
+    windows: dict[str, WindowSettings] = Field(
+        default_factory=dict,
+        description="Further windows by name: a table with `kind` (`rollup`), `length_ms`, and maybe `output_topic` "
+        "(`temperatures.rollups`) and `grouped_topic` (`temperatures.rollups.grouped`; empty: no groups). For example "
+        "`hour = {length_ms = 3_600_000}`. They are made of the finished windows of `window_ms`, and follow their "
+        "corrections.",
+    )
+    windows_interval_ms: int = Field(
+        5_000, ge=500, description="How often finished windows are merged into those of `windows`."
     )
     allowed_lateness_ms: int = Field(
         60_000, ge=0, description="A reading is late when it was measured longer than this before its ingest time."
@@ -207,6 +235,30 @@ class AggregatorSettings(ServiceSettings):
             raise ValueError(f"slide_ms {self.slide_ms} leaves gaps between windows of window_ms {self.window_ms}")
         return self
 
+    @field_validator("group_attributes")
+    @classmethod
+    def _attributes_are_known(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if not _ATTRIBUTE.fullmatch(name):
+                raise ValueError(f"{name!r} is not allowed: must be home, room, region, model or attributes.<name>")
+            if names.count(name) > 1:
+                raise ValueError(f"{name!r} is there twice")
+        return names
+
+    @model_validator(mode="after")
+    def _windows_can_be_made(self) -> Self:
+        for name in self.windows:
+            if not _WINDOW_NAME.fullmatch(name):
+                raise ValueError(f"windows: name {name!r} is not allowed: must be letters, digits, - and _")
+        if self.windows and self.slide_ms not in (None, self.window_ms):
+            raise ValueError("windows: sliding windows overlap, so that longer ones cannot be made of them")
+        with_groups = {self.output_topic, *(one.grouped_topic for one in self.rollups)}
+        with_windows = {self.grouped_topic, *(one.output_topic for one in self.rollups)}
+        for rollup in self.rollups:
+            if rollup.output_topic in with_groups or rollup.grouped_topic in with_windows:
+                raise ValueError(f"windows.{rollup.name}: output_topic and grouped_topic must be topics of their own")
+        return self
+
     @field_validator("checkpoint_dir", mode="before")
     @classmethod
     def _checkpoint_is_a_location(cls, given: object) -> str:
@@ -269,6 +321,7 @@ class AggregatorSettings(ServiceSettings):
             self.dead_letter_topic,
             self.devices_topic,
             *self.own_topics,
+            *(topic for one in self.rollups for topic in (one.output_topic, one.grouped_topic) if topic),
         )
         for topic in others:
             if self.reads(topic):
@@ -289,6 +342,11 @@ class AggregatorSettings(ServiceSettings):
             # Spark looks for a match anywhere in the name.
             return {"subscribePattern": f"^(?:{self.input_pattern})$"}
         return {"subscribe": ",".join(self.input_topics)}
+
+    @property
+    def rollups(self) -> Sequence[Rollup]:
+        """Return the roll-ups of the windows, by ascending length."""
+        return rollup_plan.plan(self.window_ms, self.output_topic, self.windows)
 
     @property
     def clock_topic(self) -> str:
@@ -331,3 +389,8 @@ class AggregatorSettings(ServiceSettings):
     def timeliness(self) -> Timeliness:
         """Return the limits by which a reading is on time, late or in the future."""
         return Timeliness(self.allowed_lateness_ms, self.max_skew_ms, self.max_publish_delay_ms)
+
+    @property
+    def judgement(self) -> Judgement:
+        """Return everything that decides whether a reading is in a window or late."""
+        return Judgement.of(self.timeliness, self.where)

@@ -35,12 +35,14 @@ class PublishedWindow(NamedTuple):
     lowest: float
     highest: float
     stddev: float
+    late_readings: int
+    """How many late readings a correction merged into it; 0: it is an original row."""
 
     @classmethod
-    def of(cls, value: Mapping[str, Any], digest: Digest, line: int) -> Self:
-        """Take the numbers of a TemperatureAggregate."""
-        numbers = (value[name] for name in ("count", "sum", "mean", "min", "max", "stddev"))
-        return cls(value["revision"], line, digest, *numbers)
+    def of(cls, value: Mapping[str, Any], digest: Digest, line: int, late_readings: int) -> Self:
+        """Take the numbers of a TemperatureAggregate, and the header of a corrected one."""
+        numbers = [value[name] for name in ("count", "sum", "mean", "min", "max", "stddev")]
+        return cls._make([value["revision"], line, digest, *numbers, late_readings])
 
 
 @dataclass(slots=True)
@@ -104,6 +106,25 @@ def windows_of(event_ms: int, settings: WindowSettings) -> Iterator[tuple[int, i
     newest = event_ms // slide_ms * slide_ms
     for start in range(newest, event_ms - settings.window_ms, -slide_ms):
         yield start, start + settings.window_ms
+
+
+def correction_difference(published: PublishedWindow, window: ExpectedWindow) -> str | None:
+    """What is wrong with a corrected row; None when its numbers can be right.
+
+    Copies of a late reading with the same bytes count once, and a correction may have come between two late readings:
+    then it is not known which of them are in the row.
+    """
+    merged = published.late_readings
+    if merged > len(window.late):
+        return f"{merged} late readings are merged into it, and it has {len(window.late)}"
+    if merged == len(window.late):
+        return difference(published, window.values + window.late)
+    if published.readings != len(window.values) + merged:
+        return f"count is {published.readings}, not {len(window.values)} and {merged} late"
+    lowest, highest = (kind(window.values + window.late) for kind in (min, max))
+    if not lowest <= published.lowest <= published.highest <= highest:
+        return f"min is {published.lowest} and max {published.highest}, beyond {lowest} and {highest}"
+    return None
 
 
 def difference(published: PublishedWindow, values: array[float]) -> str | None:

@@ -194,7 +194,9 @@ class Collection:
             stored.value, stored.unit, stored.via = value["value"], sys.intern(value["unit"]), event.get("via", "")
             self._reading(line, event)
         elif holds == "windows":
-            self.windows[window_key(value)].append(PublishedWindow.of(value, digest, line))
+            self.windows[window_key(value)].append(
+                PublishedWindow.of(value, digest, line, event.get("late_readings", 0))
+            )
         elif holds == "alerts":
             self._alert(line, value, digest)
 

@@ -60,6 +60,8 @@ class RunFacts:
     drained: set[str] = field(default_factory=set)
     """Services that had nothing left to do when the history was written."""
     recomputed: bool = False
+    corrected_windows: set[tuple[str, int, int]] = field(default_factory=set)
+    """Metric and bounds of the windows into which a correction merged late readings."""
     watermark_ms: int = 0
     lost_connections: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Times by client."""

@@ -17,6 +17,8 @@ _POLL_S = 0.5
 _BATCH = 1_000
 _SERVICES = {"mqtt.topic": MQTT, "coap.uri": COAP}
 _ERROR = "__connect.errors."
+_LATE_READINGS = "aggregator.late_readings"
+"""Header of a corrected window."""
 
 
 class TopicReader:
@@ -61,6 +63,7 @@ class TopicReader:
                 state="committed" if offset in committed[partition] else "aborted",
                 value=decoded.value if decoded else {},
                 via=next((service for header, service in _SERVICES.items() if header in headers), None),
+                **({"late_readings": int(headers[_LATE_READINGS])} if _LATE_READINGS in headers else {}),
             )
         return keys
 

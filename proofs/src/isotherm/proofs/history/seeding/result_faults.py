@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from isotherm.proofs.history.seeding.changeable_history import History, fault
 from isotherm.proofs.history.seeding.generator import (
     ALERTS,
@@ -92,11 +94,41 @@ def count_late_reading(history: History) -> None:
     """Count a late reading in its window without a recomputation."""
     late = history.one("record", topic=LATE)["value"]
     start = late["event_time"] // 10_000 * 10_000
-    windows = [one["value"] for one in history.records(WINDOWS) + history.records(WINDOWS, times=2)]
-    for window in windows:
+    originals = [one["value"] for one in history.all("record", topic=WINDOWS) if not _merges(one)]
+    for window in originals:
         if window["device_id"] == late["device_id"] and window["window_start"] == start:
             window["count"] += 1
             window["sum"] += late["value"]
+
+
+@fault("wrong-window")
+def hide_correction(history: History) -> None:
+    """Merge late readings into a window without telling."""
+    del _corrected(history)["late_readings"]
+
+
+@fault("wrong-window")
+def merge_twice(history: History) -> None:
+    """Merge the late readings of a window twice."""
+    record = _corrected(history)
+    window, merged = record["value"], record["late_readings"]
+    window["count"] += merged
+    record["late_readings"] += merged
+
+
+@fault("wrong-window")
+def lose_original(history: History) -> None:
+    """Publish a window only with its late readings, though it has others."""
+    corrected = _corrected(history, lambda one: one["value"]["count"] > one["late_readings"])
+    history.drop(*(one for one in history.all("record", id=corrected["id"], topic=WINDOWS) if not _merges(one)))
+
+
+def _merges(record: Line) -> bool:
+    return "late_readings" in record
+
+
+def _corrected(history: History, is_wanted: Callable[[Line], bool] = lambda _record: True) -> Line:
+    return next(one for one in history.all("record", topic=WINDOWS) if _merges(one) and is_wanted(one))
 
 
 @fault("wrong-window")

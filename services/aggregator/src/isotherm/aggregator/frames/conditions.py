@@ -6,26 +6,21 @@ Spark's logic has SQL's three values, as KCQL's has; only "true" keeps a reading
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from datetime import datetime
+from decimal import Decimal
 from functools import reduce
 from typing import assert_never
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.reading_condition import ATTRIBUTES
+from isotherm.aggregator.frames import exact_comparisons
+from isotherm.aggregator.frames.exact_comparisons import COMPARE, MIRRORED
+from isotherm.aggregator.reading_condition import ATTRIBUTES, kind_of
 from isotherm.kcql import Condition, Path
-from isotherm.kcql.model import And, Comparison, Constant, Like, Membership, Not, NullTest, Or
+from isotherm.kcql.model import And, Comparison, Constant, Like, Membership, Not, NullTest, Operand, Or
 
-_COMPARE: Mapping[str, Callable[[Column, Column], Column]] = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 _ESCAPE = "\\"
 
 
@@ -46,10 +41,9 @@ def _column(condition: Condition, reading: str) -> Column:
             field = _field(path, reading)
             return field.isNotNull() if negated else field.isNull()
         case Comparison(sign, left, right):
-            return _COMPARE[sign](_operand(left, reading), _operand(right, reading))
+            return _comparison(sign, left, right, reading)
         case Membership(path, values, negated):
-            field = _field(path, reading)
-            member = reduce(operator.or_, (field == _constant(value) for value in values))
+            member = _member(path, values, reading)
             return ~member if negated else member
         case Like(path, pattern, escape, negated):
             match_ = F.like(_field(path, reading), F.lit(_pattern(pattern, escape)), F.lit(_ESCAPE))
@@ -57,8 +51,31 @@ def _column(condition: Condition, reading: str) -> Column:
     assert_never(condition)
 
 
-def _operand(operand: Path | Constant, reading: str) -> Column:
-    return _field(operand, reading) if isinstance(operand, Path) else _constant(operand)
+def _comparison(sign: str, left: Operand, right: Operand, reading: str) -> Column:
+    if isinstance(left, Constant):
+        return _comparison(MIRRORED[sign], right, left, reading)
+    field = _field(left, reading)
+    if isinstance(right, Path):
+        return _comparison_of_fields(sign, left, right, reading)
+    if _is_number(right):
+        return exact_comparisons.compare_with_constant(sign, field, _number(right), is_long=_is_long(left))
+    return COMPARE[sign](field, _constant(right))  # type: ignore[no-any-return]  # of Columns a Column
+
+
+def _comparison_of_fields(sign: str, left: Path, right: Path, reading: str) -> Column:
+    one, other = _field(left, reading), _field(right, reading)
+    if kind_of(left) != "number" or _is_long(left) is _is_long(right):
+        return COMPARE[sign](one, other)  # type: ignore[no-any-return]  # of Columns a Column
+    if _is_long(left):
+        return exact_comparisons.compare_double_with_long(MIRRORED[sign], other, one)
+    return exact_comparisons.compare_double_with_long(sign, one, other)
+
+
+def _member(path: Path, values: Sequence[Constant], reading: str) -> Column:
+    field = _field(path, reading)
+    if _is_number(values[0]):
+        return exact_comparisons.is_member(field, tuple(map(_number, values)), is_long=_is_long(path))
+    return reduce(operator.or_, (field == _constant(value) for value in values))
 
 
 def _field(path: Path, reading: str) -> Column:
@@ -71,10 +88,20 @@ def _constant(constant: Constant) -> Column:
     value = constant.value
     if isinstance(value, datetime):
         return F.timestamp_micros(F.lit(round(value.timestamp() * 1_000_000)))
-    if isinstance(value, str):
-        return F.lit(value)
-    # Comparing a long with a double is exact up to 2**53 in both Spark and KCQL.
-    return F.lit(float(value))
+    return F.lit(value)
+
+
+def _is_number(constant: Constant) -> bool:
+    return isinstance(constant.value, int | Decimal) and not isinstance(constant.value, bool)
+
+
+def _number(constant: Constant) -> int | Decimal:
+    assert isinstance(constant.value, int | Decimal)
+    return constant.value
+
+
+def _is_long(path: Path) -> bool:
+    return path.segments == ("sequence",)
 
 
 def _pattern(pattern: str, escape: str | None) -> str:

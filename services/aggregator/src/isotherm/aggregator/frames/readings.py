@@ -21,9 +21,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from isotherm.aggregator.frames import conditions, confluent_avro
+from isotherm.aggregator.frames import conditions, confluent_avro, headers
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.reading_condition import fields_of
+from isotherm.aggregator.watermark.judgement import Judgement
 from isotherm.aggregator.watermark.timeliness import Timeliness
 from isotherm.connector.errors.dead_letters import PREFIX
 from isotherm.kcql import Condition
@@ -125,30 +126,31 @@ def rejected(decoded: DataFrame, reason: Column) -> DataFrame:
     return decoded.select("*", F.explode(F.when(reason.isNotNull(), F.array(reason))).alias("reason"))
 
 
-def to_reject_topics(rows: DataFrame, late_topic: str, dead_letter_topic: str, timeliness: Timeliness) -> DataFrame:
+def to_reject_topics(rows: DataFrame, late_topic: str, dead_letter_topic: str, judgement: Judgement) -> DataFrame:
     """Return rows for the Kafka sink, with the original key, value and headers.
 
-    Dead-letter records get Kafka Connect's `__connect.errors.*` headers with the reason.
+    Late readings get the headers APPENDED_MS and JUDGED_BY, by which corrections judge them again. Dead-letter records
+    get Kafka Connect's `__connect.errors.*` headers with the reason.
     """
     is_late = F.col("reason") == LATE
-    original = F.coalesce(F.col("headers"), F.array().cast("array<struct<key:string,value:binary>>"))
+    original = headers.without(F.col("headers"))
     other_headers = F.filter(original, lambda header: ~header["key"].startswith(PREFIX))
+    judged = {headers.APPENDED_MS: F.unix_millis("timestamp"), headers.JUDGED_BY: F.lit(str(judgement))}
+    late_headers = F.concat(headers.without(F.col("headers"), *judged), headers.made(judged))
     error = {name: F.col(name).cast("string") for name in _DEAD_LETTER_OFFSET_HEADERS} | {
         "connector.name": F.lit("aggregator"),
         "task.id": F.lit("0"),
         "stage": F.lit("VALUE_CONVERTER"),
         "class.name": F.lit("aggregator.readings"),
         "exception.class.name": F.concat(F.lit("aggregator.readings."), F.col("reason")),
-        "exception.message": _message(timeliness),
+        "exception.message": _message(judgement.timeliness),
     }
-    errors = F.array(
-        *(F.struct(F.lit(PREFIX + k).alias("key"), F.encode(v, "UTF-8").alias("value")) for k, v in error.items())
-    )
+    errors = headers.made({PREFIX + name: text for name, text in error.items()})
     return rows.select(
         F.when(is_late, F.lit(late_topic)).otherwise(F.lit(dead_letter_topic)).alias("topic"),
         "key",
         "value",
-        F.when(is_late, F.col("headers")).otherwise(F.concat(other_headers, errors)).alias("headers"),
+        F.when(is_late, late_headers).otherwise(F.concat(other_headers, errors)).alias("headers"),
     )
 
 

@@ -98,7 +98,9 @@ def group(aggregates: DataFrame, attributes: Sequence[str], unknown_group: str) 
     Members are added where they are, in any order (`exact_sums`), so a group needs the same memory however many devices
     it has.
     """
-    pairs = F.array(*(F.struct(F.lit(name).alias("attribute"), F.col(name).alias("group")) for name in attributes))
+    pairs = F.array(
+        *(F.struct(F.lit(name).alias("attribute"), F.col(f"`{name}`").alias("group")) for name in attributes)
+    )
     members = aggregates.select(
         "metric", "window_start", "window_end", "count", "sum", "min", "max", "revision", F.inline(pairs)
     )
@@ -169,8 +171,8 @@ def _digits_of_sums(members: DataFrame) -> DataFrame:
     return split.select(*kept, F.inline(needed))
 
 
-def to_aggregate_topic(aggregates: DataFrame, schema_id: int, headers: Column | None = None) -> DataFrame:
-    """Return the key and value of each aggregate, and `headers` where they are given, for the Kafka sink."""
+def to_aggregate_topic(aggregates: DataFrame, schema_id: int, headers: Column) -> DataFrame:
+    """Return the key, the value and the headers of each aggregate, for the Kafka sink."""
     return _to_topic(aggregates, AGGREGATE, schema_id, ("device_id", "metric"), headers)
 
 

@@ -139,11 +139,30 @@ class Broker:
 
     def topics_without_append_time(self, topics: Sequence[str]) -> list[str]:
         """Return those of `topics` whose records carry the producers' times, not the brokers'. Raises BrokerError."""
+        configs = self._topic_configs(topics)
+        return sorted(name for name, config in configs.items() if config[_TIMESTAMP_TYPE] != "LogAppendTime")
+
+    def retention_by_age_ms(self, topics: Sequence[str]) -> dict[str, int]:
+        """Return `retention.ms` of those of `topics` whose records Kafka removes for their age and nothing else.
+
+        Raises BrokerError.
+        """
+        ages = {}
+        for name, config in self._topic_configs(topics).items():
+            by_age_alone = config["cleanup.policy"] == "delete" and int(config["retention.bytes"]) < 0
+            if by_age_alone and int(config["retention.ms"]) >= 0:
+                ages[name] = int(config["retention.ms"])
+        return ages
+
+    def _topic_configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return the values of every property of topics, those of the broker's defaults included."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
         with _answer_expected():
             answers = self._admin.describe_configs(resources, request_timeout=self._timeout_s)
-            kinds = {resource.name: answer.result()[_TIMESTAMP_TYPE].value for resource, answer in answers.items()}
-        return sorted(name for name, kind in kinds.items() if kind != "LogAppendTime")
+            return {
+                resource.name: {name: str(entry.value) for name, entry in answer.result().items()}
+                for resource, answer in answers.items()
+            }
 
     def newest_timestamp_ms(self, topics: Sequence[str]) -> int | None:
         """Return the newest timestamp (epoch ms) in `topics`; None when they are empty. Raises BrokerError."""

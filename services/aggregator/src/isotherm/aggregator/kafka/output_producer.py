@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -35,8 +35,12 @@ class OutputProducer:
         self._make_producer = make_producer
         self._producer: Producer | None = None
 
-    def send(self, records: Iterable[tuple[str, bytes, bytes]]) -> None:
-        """Send records, each a topic, a key and a value. Raises BrokerError, and OutputRefusedError."""
+    def send(self, records: Iterable[tuple[str, bytes, bytes]], headers: Mapping[str, bytes] | None = None) -> None:
+        """Send records, each a topic, a key and a value, all with `headers`.
+
+        Raises BrokerError, and OutputRefusedError.
+        """
+        given: list[tuple[str, str | bytes | None]] = list((headers or {}).items())
         failures: list[KafkaError] = []
 
         def report(error: KafkaError | None, _message: object) -> None:
@@ -49,7 +53,7 @@ class OutputProducer:
             for topic, key, value in records:
                 while not failures:
                     try:
-                        producer.produce(topic, value=value, key=key, on_delivery=report)
+                        producer.produce(topic, value=value, key=key, headers=given, on_delivery=report)
                         break
                     except BufferError:
                         producer.poll(_FULL_QUEUE_WAIT_S)

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 import time
-import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspark import SparkContext
-
-from isotherm.aggregator.kafka.broker import Broker, BrokerError
-from isotherm.aggregator.kafka.stored_position import StoredPosition
+from isotherm.aggregator.kafka.broker import Broker
 from isotherm.aggregator.metrics import CorrectionMetrics
-from isotherm.aggregator.offsets import Partition
 from isotherm.aggregator.recompute.corrections import Scope, Span
-from isotherm.aggregator.recompute.late_backlog import LateBacklog
+from isotherm.aggregator.recompute.followed_topic import FollowedTopic
 from isotherm.aggregator.recompute.recomputation import Recomputation
-from isotherm.aggregator.recompute.topic_reader import TopicReader, removed_until_ms
+from isotherm.aggregator.recompute.topic_reader import removed_until_ms
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.servicekit import logs
-from isotherm.servicekit.avro import RegistryUnavailableError
 
 _log = logs.logger(__name__)
 
-_JOBS = "corrections"
-"""Spark's job group and scheduler pool of the corrections."""
-_UNAVAILABLE = (BrokerError, RegistryUnavailableError)
-_END_TIMEOUT_S = 10.0
+_BURST_RECORDS = 5_000
+"""Late readings that come between two turns, from which on the next turn is waited for: there may be more."""
+_MAX_BURST_WAIT_MS = 15_000
+"""How long the corrections wait while a burst goes on. A correction reads what was published, however few there are."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +28,8 @@ class Sources:
     """What the corrections read and write with; none of it is shared with another thread."""
 
     broker: Broker
-    position: StoredPosition
-    topics: TopicReader
+    late: FollowedTopic
+    """The late topic."""
     recomputation: Recomputation
 
 
@@ -57,61 +50,56 @@ class AutomaticCorrections:
         self._metrics = metrics
         self._final_until_ms = final_until_ms
         self._wall_ms = wall_ms
-        self._backlog: LateBacklog | None = None
-        self._stored: Mapping[Partition, int] = {}
+        self._burst_since_ms: int | None = None
 
     def turn(self) -> bool:
-        """Read what came late since the last turn, and correct the windows that are final. Return whether any were.
+        """Read what came late since the last turn, and correct the windows that are final.
 
-        Raises BrokerError, RegistryUnavailableError, and Spark's exceptions; the next turn then does the same again.
+        Return whether the next turn is to follow soon: while a burst of late readings comes, they are only read, so
+        that it is corrected once. Raises BrokerError, RegistryUnavailableError, and Spark's exceptions; the next turn
+        then does the same again.
         """
-        backlog = self._backlog = self._backlog or self._begin()
-        ends = self._sources.broker.end_offsets([self._settings.late_topic], committed=True)
-        if any(end > backlog.read_to.get(partition, 0) for partition, end in ends.items()):
-            begin = {partition: backlog.read_to.get(partition, 0) for partition in ends}
-            backlog.add(ends, self._sources.topics.new_late_windows(begin, ends))
-        self._give_up(backlog)
-        due = self._due(backlog.waiting())
-        if due:
+        late = self._sources.late
+        waiting = self._without_given_up(late.read())
+        due = self._due(waiting)
+        is_in_burst = self._is_in_burst(late.newly_read)
+        if due and not is_in_burst:
             self._correct(due)
-            self._metrics.merged.inc(backlog.remove(due))
-        self._metrics.waiting.set(len(backlog.waiting()))
-        if backlog.position != self._stored:
-            self._sources.position.store(backlog.position)
-            self._stored = backlog.position
-        return bool(due)
+            self._metrics.merged.inc(late.done(due))
+            waiting -= due
+        self._metrics.waiting.set(len(waiting))
+        late.store()
+        return is_in_burst
 
-    def _begin(self) -> LateBacklog:
-        """Return a backlog that begins where the last process was done, or with the first late reading there is."""
-        bounds = self._sources.broker.log_bounds([self._settings.late_topic])
-        stored = self._sources.position.load(bounds)
-        position = {}
-        for partition, (first, end) in bounds.items():
-            offset = stored.get(partition, first)
-            # Beyond the end: the topic was created again. Before the first record: retention has removed some.
-            position[partition] = offset if first <= offset <= end else first
-        _log.info("corrections begin", position={f"{topic}-{number}": at for (topic, number), at in position.items()})
-        return LateBacklog(position)
+    def _is_in_burst(self, newly_read: int) -> bool:
+        """Return whether a burst of late readings is coming, and has not come for so long that it cannot wait."""
+        if newly_read < _BURST_RECORDS:
+            self._burst_since_ms = None
+            return False
+        now_ms = self._wall_ms()
+        if self._burst_since_ms is None:
+            self._burst_since_ms = now_ms
+        return now_ms - self._burst_since_ms < _MAX_BURST_WAIT_MS
 
-    def _give_up(self, backlog: LateBacklog) -> None:
+    def _without_given_up(self, waiting: frozenset[int]) -> frozenset[int]:
         """Forget windows that are too old for this service, or not its own, or whose rows retention has removed.
 
-        Count and log them.
+        Count and log them, and return the others.
         """
-        now_ms, waiting = self._wall_ms(), backlog.waiting()
         if not waiting:
-            return
-        oldest_ms = now_ms - self._settings.corrections.max_age_ms
-        removed_ms = removed_until_ms(self._settings, self._sources.broker, now_ms)
+            return waiting
+        settings, now_ms = self._settings, self._wall_ms()
+        oldest_ms = now_ms - settings.corrections.max_age_ms
+        removed_ms = removed_until_ms(settings, self._sources.broker, now_ms)
         limit_ms = oldest_ms if removed_ms is None else max(oldest_ms, removed_ms + 1)
-        sides = self._settings.boundaries
-        given_up = {
+        sides = settings.boundaries
+        given_up = frozenset(
             start_ms
             for start_ms in waiting
             if start_ms < limit_ms or not all(side.owns_window(start_ms) for side in sides)
-        }
+        )
         if given_up:
-            readings = backlog.remove(given_up)
+            readings = self._sources.late.done(given_up)
             self._metrics.not_merged.inc(readings)
             _log.warning(
                 "late readings stay out of their windows: the windows are older than corrections.max_age_ms, or "
@@ -119,10 +107,11 @@ class AutomaticCorrections:
                 "publish_until; run `recompute` for those that are left",
                 readings=readings,
                 windows_from_ms=min(given_up),
-                windows_to_ms=max(given_up) + self._settings.window_ms,
+                windows_to_ms=max(given_up) + settings.window_ms,
             )
+        return waiting - given_up
 
-    def _due(self, waiting: Collection[int]) -> frozenset[int]:
+    def _due(self, waiting: frozenset[int]) -> frozenset[int]:
         final_ms = self._final_until_ms()
         if final_ms is None:
             return frozenset()
@@ -133,54 +122,3 @@ class AutomaticCorrections:
         outcome = self._sources.recomputation.correct(Scope(span, starts_ms))
         self._metrics.windows.inc(outcome.corrected_windows)
         self._metrics.groups.inc(outcome.corrected_groups)
-
-
-class CorrectionsThread:
-    """Calls `turn` at regular intervals, beside the queries. As a context it ends with the block."""
-
-    def __init__(
-        self,
-        corrections: AutomaticCorrections,
-        context: SparkContext,
-        interval_ms: int,
-        is_halted: Callable[[], bool],
-        metrics: CorrectionMetrics,
-        redact: Callable[[str], str],
-    ) -> None:
-        """While `is_halted` returns True, nothing is corrected. `redact` removes secrets from what is logged."""
-        self._corrections = corrections
-        self._context = context
-        self._interval_s = interval_ms / 1000
-        self._is_halted = is_halted
-        self._metrics = metrics
-        self._redact = redact
-        self._is_ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="corrections", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_failure: object) -> None:
-        self._is_ending.set()
-        # The jobs of a correction that is not complete are made again by the next process.
-        self._context.cancelJobGroup(_JOBS)
-        self._thread.join(_END_TIMEOUT_S)
-
-    def _run(self) -> None:
-        self._context.setJobGroup(_JOBS, "merging late readings", interruptOnCancel=False)
-        self._context.setLocalProperty("spark.scheduler.pool", _JOBS)
-        while not self._is_ending.wait(self._interval_s):
-            if self._is_halted():
-                continue
-            try:
-                self._corrections.turn()
-            except _UNAVAILABLE as error:
-                self._failed(str(error))
-            except Exception:
-                # Of Spark, or a fault of ours: the thread must not end unseen, and the next turn does the same again.
-                if not self._is_ending.is_set():
-                    self._failed(traceback.format_exc())
-
-    def _failed(self, reason: str) -> None:
-        self._metrics.failed.inc()
-        _log.warning("windows could not be corrected, trying again", reason=self._redact(reason)[-2_000:])

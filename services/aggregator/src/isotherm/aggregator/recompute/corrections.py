@@ -7,23 +7,28 @@ run twice, killed, or run over copies of late readings gives the same numbers (A
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
-from isotherm.aggregator.frames import confluent_avro, readings, windows
+from isotherm.aggregator.frames import confluent_avro, headers, readings, windows
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.watermark.judgement import Judgement
 
 AGGREGATE_IDENTITY = ("device_id", "metric", "window_start", "window_end")
 GROUP_IDENTITY = ("attribute", "group", "metric", "window_start", "window_end")
 NUMBERS = ("count", "sum", "mean", "min", "max", "stddev")
 
-LATE_READINGS_HEADER = "aggregator.late_readings"
-"""Kafka header of a corrected row: how many late readings are in it. An original row does not have it."""
+JUDGED_BY = "judged_by"
+"""Column with the text of the judgement by which the readings of a row were judged."""
+
+ANY = "any"
+"""In place of a judgement: a reading is late by it that was judged late by whatever settings."""
 
 _WINDOW = ("metric", "window_start", "window_end")
 _EXACT = ("device_count", "count", "min", "max")
@@ -66,15 +71,85 @@ class Scope:
         return inside & start_ms.isin(sorted(self.starts_ms))
 
 
-def late_readings(decoded: DataFrame, reject_reason: Column) -> DataFrame:
-    """Return the late readings in decoded records of the late topic or of the input, each once, as their columns.
+def as_appended_to_input(late_records: DataFrame) -> DataFrame:
+    """Return records of the late topic with the `timestamp` that they had in the input, and their JUDGED_BY.
 
-    The late topic may hold a reading twice, and the input holds it, too: all copies have the same bytes. A reading that
-    is not late by the present settings is left out: it is in its window.
+    Records of an earlier release lack both headers: they keep their own timestamp, and their JUDGED_BY is null.
     """
-    rejected = readings.rejected(decoded, reject_reason)
-    late = rejected.where(F.col("reason") == readings.LATE).select("value", "reading")
-    return late.dropDuplicates(["value"]).select("reading.*")
+    appended_ms = headers.text_of(F.col("headers"), headers.APPENDED_MS).try_cast("long")
+    return late_records.withColumns(
+        {
+            "timestamp": F.coalesce(F.timestamp_millis(appended_ms), F.col("timestamp")),
+            JUDGED_BY: headers.text_of(F.col("headers"), headers.JUDGED_BY),
+        }
+    )
+
+
+def late_by(
+    judgements: Sequence[Judgement], present: Judgement, reject_reason: Callable[[Judgement], Column]
+) -> Column:
+    """Return the texts of those judgements by which a reading is late: an array column. ANY is one of them.
+
+    A reading that was judged late once, or is late by the `present` judgement, is late by ANY. `reject_reason` gives
+    the reason for which a reading is rejected by a judgement with the present condition `where`. Other conditions are
+    not known: by their judgements those readings are late that were judged late by them.
+    """
+
+    def is_late(judgement: Judgement) -> Column:
+        was_late = F.coalesce(F.col(JUDGED_BY) == F.lit(str(judgement)), F.lit(False))
+        if judgement.where_digest != present.where_digest:
+            return was_late
+        return F.coalesce(reject_reason(judgement) == readings.LATE, F.lit(False))
+
+    was_read = F.col("reading.device_id").isNotNull()
+    is_late_by_any = (was_read & F.col(JUDGED_BY).isNotNull()) | is_late(present)
+    texts = [F.when(is_late(one), F.lit(str(one))) for one in judgements]
+    return F.array_compact(F.array(*texts, F.when(is_late_by_any, F.lit(ANY))))
+
+
+def late_readings(decoded: DataFrame, late_by: Column) -> DataFrame:
+    """Return the late readings in decoded records as their columns, with JUDGED_BY: by which judgement they are late.
+
+    Each reading is there once for each text of `late_by`. The late topic may hold a reading twice, and the input
+    holds it, too: all copies have the same bytes.
+    """
+    row = F.transform(late_by, lambda judged: F.struct("value", "reading", judged.alias(JUDGED_BY)))
+    rows = decoded.select(F.inline(row))
+    return rows.dropDuplicates(["value", JUDGED_BY]).select("reading.*", JUDGED_BY)
+
+
+def judgements(published: DataFrame) -> set[Judgement]:
+    """Return the judgements of the original rows in `published`. Runs a Spark job.
+
+    Raises ValueError for a header that the aggregator does not write.
+    """
+    return {Judgement.parse(row[0]) for row in published.select(JUDGED_BY).distinct().collect()}
+
+
+def aggregate_late(
+    late: DataFrame, judgements: Sequence[Judgement], scope: Scope, window_ms: int, slide_ms: int | None
+) -> DataFrame:
+    """Return the windows of the scope over the readings of `late_readings`, by judgement (JUDGED_BY), ANY included."""
+
+    def by(text: str) -> DataFrame:
+        given = late.where(F.col(JUDGED_BY) == F.lit(text))
+        return aggregate(given, scope, window_ms, slide_ms).withColumn(JUDGED_BY, F.lit(text))
+
+    return reduce(DataFrame.union, map(by, [*map(str, judgements), ANY]))
+
+
+def of_their_originals(late: DataFrame, published: DataFrame, present: Judgement) -> DataFrame:
+    """Return those windows of `aggregate_late` whose readings were late for the window's original row.
+
+    A window without an original row takes the readings that are late by ANY: no row has them. Where the `present`
+    judgement calls them on time, its checkpoint does not publish the window, or there would be a row.
+    """
+    originals = published.where(F.col("original").isNotNull())
+    known = originals.select(*AGGREGATE_IDENTITY, F.col(JUDGED_BY).alias("of_original"))
+    both = late.join(known, list(AGGREGATE_IDENTITY), "left")
+    fitting = both.where(F.col(JUDGED_BY) == F.coalesce("of_original", F.lit(ANY))).drop("of_original")
+    is_any = F.col(JUDGED_BY) == F.lit(ANY)
+    return fitting.withColumn(JUDGED_BY, F.when(is_any, F.lit(str(present))).otherwise(F.col(JUDGED_BY)))
 
 
 def aggregate(given: DataFrame, scope: Scope, window_ms: int, slide_ms: int | None) -> DataFrame:
@@ -91,40 +166,55 @@ def window_starts(late: DataFrame, window_ms: int, slide_ms: int | None) -> Data
 
 
 def published(
-    records: DataFrame, ids: SchemaIds, schema: Mapping[str, Any], identity: Sequence[str], scope: Scope
+    records: DataFrame,
+    ids: SchemaIds,
+    schema: Mapping[str, Any],
+    identity: Sequence[str],
+    scope: Scope,
+    present: Judgement,
 ) -> DataFrame:
-    """Return what was published of each identity in the scope: the structs `newest` and `original`.
+    """Return what was published of each identity in the scope: the structs `newest` and `original`, and JUDGED_BY.
 
-    Both have the numbers and the revision. `newest` is the row of the highest revision. `original` is that among the
-    rows without late readings; null when there is none. The record's key says which window it is about, so only records
-    of the scope are decoded.
+    Both structs have the numbers and the revision. `newest` is the row of the highest revision. `original` is that
+    among the rows without late readings; null when there is none. `first_revision` is the lowest revision of such a
+    row. JUDGED_BY is the judgement of `original`; the `present` one where the row has none, because an earlier release
+    wrote it. The record's key says which window it is about, so only records of the scope are decoded.
     """
     names = [field["name"] for field in schema["fields"]]
     shape = StructType([StructField(field["name"], _TYPES[_type_name(field["type"])]) for field in schema["fields"]])
     decoded = confluent_avro.decode(F.col("value"), ids, confluent_avro.projected(schema, names), shape)
-    key = F.col("key").cast("string")
-    start_ms, end_ms = (F.split_part(key, F.lit("|"), F.lit(place)).try_cast("long") for place in (-2, -1))
-    is_corrected = F.exists("headers", lambda header: header["key"] == LATE_READINGS_HEADER)
-    is_original = F.when(F.col("headers").isNull(), F.lit(True)).otherwise(~is_corrected)
+    start_ms, end_ms = window_in_key(F.col("key"))
+    is_original = headers.text_of(F.col("headers"), headers.LATE_READINGS).isNull()
+    judged_by = F.coalesce(headers.text_of(F.col("headers"), headers.JUDGED_BY), F.lit(str(present)))
     rows = (
         records.where(scope.holds(start_ms, end_ms))
-        .select(decoded.alias("row"), is_original.alias("is_original"))
+        .select(decoded.alias("row"), is_original.alias("is_original"), judged_by.alias(JUDGED_BY))
         .where(F.col(f"row.{identity[0]}").isNotNull())
-        .select("row.*", "is_original")
+        .select("row.*", "is_original", JUDGED_BY)
     )
     numbers = F.struct(*(name for name in names if name not in identity))
     of_original = F.when(F.col("is_original"), F.col("revision"))
     return rows.groupBy(*identity).agg(
         F.max_by(numbers, F.col("revision")).alias("newest"),
         F.max_by(numbers, of_original).alias("original"),
+        F.min(of_original).alias("first_revision"),
+        F.coalesce(F.max_by(JUDGED_BY, of_original), F.lit(str(present))).alias(JUDGED_BY),
     )
 
 
-def with_rebuilt(published: DataFrame, rebuilt: DataFrame) -> DataFrame:
+def window_in_key(key: Column) -> tuple[Column, Column]:
+    """Return the bounds of the window (epoch ms) that the key of a published record names; null for other keys."""
+    text = key.cast("string")
+    start_ms, end_ms = (F.split_part(text, F.lit("|"), F.lit(place)).try_cast("long") for place in (-2, -1))
+    return start_ms, end_ms
+
+
+def with_rebuilt(published: DataFrame, rebuilt: DataFrame, present: Judgement) -> DataFrame:
     """Replace the originals by windows that were computed again from the input; return them as `published` does.
 
-    An original with more readings than the rebuilt window stays: the input has lost some of them (ADR 0038). The column
-    `is_rebuilt` tells which originals have other numbers now, `is_incomplete` which ones stayed for that reason.
+    `present` is the judgement by which they were computed. An original with more readings than the rebuilt window
+    stays: the input has lost some of them (ADR 0038), or by its judgement fewer readings were late. The column
+    `is_rebuilt` tells which originals have other numbers or another judgement now, `is_incomplete` which ones stayed.
     """
     numbers = F.struct(*NUMBERS, F.lit(0).cast("long").alias("revision"))
     both = published.join(
@@ -132,11 +222,13 @@ def with_rebuilt(published: DataFrame, rebuilt: DataFrame) -> DataFrame:
     )
     original, computed = F.col("original"), F.col("rebuilt")
     is_incomplete = original.isNotNull() & (F.coalesce(computed["count"], F.lit(0)) < original["count"])
-    is_other = computed.isNotNull() & (original.isNull() | ~_is_same(computed, original, NUMBERS))
+    is_equal = is_same(computed, original, NUMBERS) & (F.col(JUDGED_BY) == F.lit(str(present)))
+    is_other = computed.isNotNull() & (original.isNull() | ~is_equal)
     return both.select(
         *AGGREGATE_IDENTITY,
         "newest",
         F.when(is_incomplete, original).otherwise(computed).alias("original"),
+        F.when(is_incomplete, F.col(JUDGED_BY)).otherwise(F.lit(str(present))).alias(JUDGED_BY),
         (is_other & ~is_incomplete).alias("is_rebuilt"),
         is_incomplete.alias("is_incomplete"),
     )
@@ -145,8 +237,9 @@ def with_rebuilt(published: DataFrame, rebuilt: DataFrame) -> DataFrame:
 def merged(published: DataFrame, late: DataFrame) -> DataFrame:
     """Return every published or late window of the scope with its right numbers.
 
-    `published` has the columns `is_rebuilt` and `is_incomplete` of `with_rebuilt`, `late` comes from `aggregate`. The
-    result has the identity and NUMBERS, `late_readings` (how many of them are in the numbers), and what is to be done:
+    `published` has the columns `is_rebuilt` and `is_incomplete` of `with_rebuilt`, `late` comes from
+    `of_their_originals`. The result has the identity, NUMBERS and JUDGED_BY, `late_readings` (how many of them are in
+    the numbers), and what is to be done:
 
     - `original`, where it is not null, is to be published as the window's original,
     - the numbers are to be published as a correction where `is_correction`.
@@ -154,7 +247,7 @@ def merged(published: DataFrame, late: DataFrame) -> DataFrame:
     Corrections add readings. Where there would be fewer than in the newest row, `is_fewer`, the newest row counts and
     nothing is published.
     """
-    late_numbers = late.select(*AGGREGATE_IDENTITY, F.struct(*NUMBERS).alias("late"))
+    late_numbers = late.select(*AGGREGATE_IDENTITY, F.struct(*NUMBERS).alias("late"), F.col(JUDGED_BY).alias("late_by"))
     both = published.join(late_numbers, list(AGGREGATE_IDENTITY), "full_outer")
     newest, original, added = F.col("newest"), F.col("original"), F.col("late")
     is_rebuilt = F.coalesce("is_rebuilt", F.lit(False))
@@ -162,14 +255,15 @@ def merged(published: DataFrame, late: DataFrame) -> DataFrame:
     right = (
         F.when(added.isNull(), _numbers(F.when(is_rebuilt | newest.isNull(), original).otherwise(newest)))
         .when(original.isNull(), _numbers(added))
-        .otherwise(_sum_of(original, added))
+        .otherwise(sum_of(original, added))
     )
     is_fewer = newest.isNotNull() & (F.col("right.count") < newest["count"])
-    is_other = newest.isNull() | is_rebuilt | ~_is_same(F.col("right"), newest, NUMBERS)
+    is_other = newest.isNull() | is_rebuilt | ~is_same(F.col("right"), newest, NUMBERS)
     rows = both.withColumn("right", right).withColumn("fewer", is_fewer)
     return rows.select(
         *AGGREGATE_IDENTITY,
         *(F.when(F.col("fewer"), newest[name]).otherwise(F.col(f"right.{name}")).alias(name) for name in NUMBERS),
+        F.coalesce(JUDGED_BY, "late_by").alias(JUDGED_BY),
         F.coalesce(added["count"], F.lit(0)).alias("late_readings"),
         F.when(is_rebuilt & ~F.col("fewer"), _numbers(original)).alias("original"),
         (added.isNotNull() & is_other & ~F.col("fewer")).alias("is_correction"),
@@ -199,12 +293,12 @@ def changed_groups(computed: DataFrame, published: DataFrame) -> DataFrame:
     """Return the groups that are not published, or were published with other numbers."""
     numbers = ("device_count", "count", "mean", "min", "max")
     known = published.select(*GROUP_IDENTITY, "newest")
-    is_same = F.col("newest").isNotNull() & _is_same(F.struct(*numbers), F.col("newest"), numbers)
+    is_equal = F.col("newest").isNotNull() & is_same(F.struct(*numbers), F.col("newest"), numbers)
     both = computed.join(known, list(GROUP_IDENTITY), "left")
-    return both.where(~F.coalesce(is_same, F.lit(False))).select(*computed.columns)
+    return both.where(~F.coalesce(is_equal, F.lit(False))).select(*computed.columns)
 
 
-def _sum_of(one: Column, other: Column) -> Column:
+def sum_of(one: Column, other: Column) -> Column:
     """Return the numbers of two disjoint sets of readings together."""
     count = one["count"] + other["count"]
     total = one["sum"] + other["sum"]
@@ -230,7 +324,7 @@ def _numbers(row: Column) -> Column:
     return F.struct(*(row[name].alias(name) for name in NUMBERS))
 
 
-def _is_same(one: Column, other: Column, names: Sequence[str]) -> Column:
+def is_same(one: Column, other: Column, names: Sequence[str]) -> Column:
     """Return whether two structs have the same numbers, by _TOLERANCE where they are not exact."""
     same = F.lit(True)
     for name in names:

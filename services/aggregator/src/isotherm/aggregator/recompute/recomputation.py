@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.frames import windows
+from isotherm.aggregator.frames import headers, windows
 from isotherm.aggregator.kafka.broker import Broker
 from isotherm.aggregator.recompute import corrections
 from isotherm.aggregator.recompute.corrections import (
     AGGREGATE_IDENTITY,
     GROUP_IDENTITY,
-    LATE_READINGS_HEADER,
+    JUDGED_BY,
     Scope,
     Span,
 )
+from isotherm.aggregator.recompute.output_topics import OutputTopics, persisted
 from isotherm.aggregator.recompute.topic_reader import TopicReader
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark.devices_table import end_offsets_by_number, read_devices
-from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS, java_options
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaRegistry
 
@@ -48,6 +45,7 @@ class Outcome:
     windows: int
     """How many windows the span has, by device and metric."""
     late_readings: int
+    """How many late readings these windows have. In sliding windows a reading counts in each."""
     corrected_windows: int
     rebuilt_windows: int
     """How many windows have other numbers on time in the input than were published; 0 without `--from-input`."""
@@ -70,13 +68,9 @@ class Recomputation:
     ) -> None:
         """`output_ids` are the schema ids of aggregates and of groups."""
         self._settings = settings
-        self._spark = spark
-        self._broker = broker
-        self._registry = registry
         self._aggregate_id, self._group_id = output_ids
-        self._kafka = java_options(settings.kafka)
         self._topics = TopicReader(settings, spark, broker, registry)
-        self._devices: tuple[dict[str, int], DataFrame] | None = None
+        self._outputs = OutputTopics(settings, spark, broker, registry)
 
     def run(self, asked: Span, *, settled_ms: int, dry_run: bool, input_topics: Sequence[str] | None = None) -> Outcome:
         """Correct the windows within `asked` that were written at least `settled_ms` ago, and their groups.
@@ -85,7 +79,7 @@ class Recomputation:
         and RegistryUnavailableError.
         """
         with ExitStack() as end:
-            known = self._published(end, self._settings.output_topic, windows.AGGREGATE, AGGREGATE_IDENTITY, asked)
+            known = self._published(end, Scope(asked))
             span = self._final(known, asked, settled_ms)
             known = known.where(Scope(span).holds(F.unix_millis("window_start"), F.unix_millis("window_end")))
             return self._correct(end, known, Scope(span), dry_run=dry_run, input_topics=input_topics)
@@ -96,26 +90,35 @@ class Recomputation:
         Raises BrokerError and RegistryUnavailableError.
         """
         with ExitStack() as end:
-            known = self._published(end, self._settings.output_topic, windows.AGGREGATE, AGGREGATE_IDENTITY, scope)
+            known = self._published(end, scope)
             return self._correct(end, known, scope, dry_run=False, input_topics=None)
 
     def _correct(
         self, end: ExitStack, known: DataFrame, scope: Scope, *, dry_run: bool, input_topics: Sequence[str] | None
     ) -> Outcome:
         settings, length = self._settings, (self._settings.window_ms, self._settings.slide_ms)
-        revision = self._revision(known)
-        late = _persisted(end, self._topics.late_readings(scope.span, input_topics or ()))
+        present = settings.judgement
+        revision, judgements = self._revision(known), [present, *(corrections.judgements(known) - {present})]
         if input_topics:
             on_time = self._topics.on_time(scope.span, input_topics)
-            known = corrections.with_rebuilt(known, corrections.aggregate(on_time, scope, *length))
+            known = corrections.with_rebuilt(known, corrections.aggregate(on_time, scope, *length), present)
         else:
             known = known.withColumns({"is_rebuilt": F.lit(False), "is_incomplete": F.lit(False)})
-        rows = _persisted(end, corrections.merged(known, corrections.aggregate(late, scope, *length)))
+        late = self._topics.late_readings(scope.span, judgements, input_topics or ())
+        if len(judgements) == 1 and self._topics.late_judgements(scope.span) <= {str(present)}:
+            # As almost always: one judgement made all rows and all late readings.
+            late = late.where(F.col(JUDGED_BY) == F.lit(str(present)))
+            late_windows = corrections.aggregate(late, scope, *length).withColumn(JUDGED_BY, F.lit(str(present)))
+        else:
+            late_windows = corrections.aggregate_late(persisted(end, late), judgements, scope, *length)
+            late_windows = corrections.of_their_originals(late_windows, known, present)
+        rows = persisted(end, corrections.merged(known, late_windows))
         counts = rows.agg(
             F.count(F.lit(1)).alias("windows"),
             F.count_if("is_correction").alias("corrected"),
             F.count("original").alias("rebuilt"),
             F.count_if("is_fewer").alias("fewer"),
+            F.sum("late_readings").alias("late"),
         ).collect()[0]
         if counts["fewer"]:
             _log.error(
@@ -128,7 +131,7 @@ class Recomputation:
             scope.span.to_ms,
             revision + 1,
             counts["windows"],
-            late.count(),
+            counts["late"] or 0,
             counts["corrected"],
             counts["rebuilt"],
             counts["fewer"],
@@ -138,23 +141,21 @@ class Recomputation:
         if not dry_run:
             self._write_windows(rows, outcome)
             if groups is not None and outcome.corrected_groups:
-                self._write(windows.to_group_topic(groups, self._group_id), settings.grouped_topic)
+                self._outputs.write(windows.to_group_topic(groups, self._group_id), settings.grouped_topic)
         _log.info("recomputed", **asdict(outcome))
         return outcome
 
     def _write_windows(self, rows: DataFrame, outcome: Outcome) -> None:
         topic = self._settings.output_topic
         if outcome.rebuilt_windows:
-            originals = rows.where(F.col("original").isNotNull()).select(*AGGREGATE_IDENTITY, "original.*")
+            originals = rows.where(F.col("original").isNotNull()).select(*AGGREGATE_IDENTITY, JUDGED_BY, "original.*")
             originals = windows.with_revision(originals, outcome.revision - 1)
-            self._write(windows.to_aggregate_topic(originals, self._aggregate_id), topic)
+            judged_by = headers.made({headers.JUDGED_BY: F.col(JUDGED_BY)})
+            self._outputs.write(windows.to_aggregate_topic(originals, self._aggregate_id, judged_by), topic)
         if outcome.corrected_windows:
             corrected = windows.with_revision(rows.where("is_correction"), outcome.revision)
-            header = F.struct(
-                F.lit(LATE_READINGS_HEADER).alias("key"),
-                F.encode(F.col("late_readings").cast("string"), "UTF-8").alias("value"),
-            )
-            self._write(windows.to_aggregate_topic(corrected, self._aggregate_id, F.array(header)), topic)
+            both = headers.made({headers.JUDGED_BY: F.col(JUDGED_BY), headers.LATE_READINGS: F.col("late_readings")})
+            self._outputs.write(windows.to_aggregate_topic(corrected, self._aggregate_id, both), topic)
 
     def _final(self, known: DataFrame, span: Span, settled_ms: int) -> Span:
         """Return the part of `span` whose windows the service has all written, and will not write again."""
@@ -166,7 +167,8 @@ class Recomputation:
                 f"{settings.output_topic} holds windows of {others[0]} ms, window_ms is {settings.window_ms}: "
                 "use the settings of the running service"
             )
-        settled = F.col("original.revision") <= time.time_ns() // 1_000_000 - settled_ms
+        # A rebuild from the input publishes an original again: what counts is when the service wrote the first one.
+        settled = F.col("first_revision") <= time.time_ns() // 1_000_000 - settled_ms
         row = known.where(settled).agg(F.max(F.unix_millis("window_end")).alias("end")).first()
         final_ms = row["end"] if row is not None and row["end"] is not None else 0
         slide_ms = settings.slide_ms or settings.window_ms
@@ -185,6 +187,10 @@ class Recomputation:
             _log.warning("later windows are not final yet and are not changed", from_time=_text(end_ms))
         return Span(span.from_ms, end_ms)
 
+    def _published(self, end: ExitStack, scope: Scope) -> DataFrame:
+        topic = self._settings.output_topic
+        return self._outputs.published(end, topic, windows.AGGREGATE, AGGREGATE_IDENTITY, scope)
+
     def _revision(self, known: DataFrame) -> int:
         """Return a revision above all that are known; the next one is that of the corrections."""
         row = known.agg(F.max("newest.revision").alias("highest")).first()
@@ -193,46 +199,14 @@ class Recomputation:
 
     def _groups(self, end: ExitStack, rows: DataFrame, scope: Scope, revision: int) -> DataFrame:
         settings = self._settings
-        known = self._published(end, settings.grouped_topic, windows.GROUP, GROUP_IDENTITY, scope)
+        known = self._outputs.published(end, settings.grouped_topic, windows.GROUP, GROUP_IDENTITY, scope)
         highest = known.agg(F.max("newest.revision").alias("highest")).collect()[0]["highest"]
         numbered = windows.with_revision(rows.drop("original"), max(revision, (highest or 0) + 1))
         touched = corrections.touched_windows(rows)
         made = corrections.groups(
-            numbered, touched, self._device_table(), settings.group_attributes, settings.unknown_group
+            numbered, touched, self._outputs.devices(), settings.group_attributes, settings.unknown_group
         )
-        return _persisted(end, corrections.changed_groups(made, known))
-
-    def _device_table(self) -> DataFrame:
-        """Return the devices as of now. The topic is read again only after it has grown."""
-        topic, before = self._settings.devices_topic, self._devices
-        ends = end_offsets_by_number(self._broker, topic)
-        if before is None or before[0] != ends:
-            attributes = self._settings.group_attributes
-            table = read_devices(self._spark, self._kafka, self._registry, topic, ends, attributes)
-            if before is not None:
-                before[1].unpersist()
-            self._devices = ends, table
-            return table
-        return before[1]
-
-    def _published(
-        self, end: ExitStack, topic: str, schema: Mapping[str, Any], identity: tuple[str, ...], scope: Span | Scope
-    ) -> DataFrame:
-        asked = Scope(scope) if isinstance(scope, Span) else scope
-        # The service writes a window after the window has begun, apart from the difference between clocks.
-        records = self._topics.records([topic], asked.span.from_ms - self._settings.max_skew_ms)
-        ids = self._topics.written_ids(topic)
-        return _persisted(end, corrections.published(records, ids, schema, identity, asked))
-
-    def _write(self, rows: DataFrame, topic: str) -> None:
-        rows.write.format("kafka").options(**self._kafka, **SINK_OPTIONS).option("topic", topic).save()
-
-
-def _persisted(end: ExitStack, frame: DataFrame) -> DataFrame:
-    """Keep the rows of a frame until `end`."""
-    kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
-    end.callback(kept.unpersist)
-    return kept
+        return persisted(end, corrections.changed_groups(made, known))
 
 
 def _text(time_ms: int) -> str:

@@ -17,12 +17,14 @@ from pyspark.sql import SparkSession
 
 from isotherm.aggregator.kafka.broker import Broker, BrokerError
 from isotherm.aggregator.kafka.start_search import find_start
-from isotherm.aggregator.kafka_clients import open_broker, open_late_position
+from isotherm.aggregator.kafka_clients import open_broker, open_position
 from isotherm.aggregator.metrics import Metrics
-from isotherm.aggregator.recompute.automatic import AutomaticCorrections, CorrectionsThread, Sources
+from isotherm.aggregator.recompute.automatic import AutomaticCorrections, Sources
 from isotherm.aggregator.recompute.corrections import Span
+from isotherm.aggregator.recompute.followed_topic import FollowedTopic
 from isotherm.aggregator.recompute.recomputation import Outcome, Recomputation, RecomputeError
 from isotherm.aggregator.recompute.topic_reader import TopicReader, removed_until_ms
+from isotherm.aggregator.recompute.turns import TurnsThread
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session as sessions
 from isotherm.aggregator.spark.kafka_options import java_options, redacted
@@ -124,20 +126,22 @@ def corrections_beside(
     with ExitStack() as end:
         # Connections of its own: the queries' supervision uses the others in another thread.
         broker, registry = open_broker(settings.kafka, _REQUEST_TIMEOUT_S), SchemaRegistry(settings.registry)
-        position = open_late_position(settings.kafka, settings.name)
+        position = open_position(settings.kafka, f"isotherm-corrections-{settings.name}")
         for opened in (broker, registry, position):
             end.callback(opened.close)
         topics = TopicReader(settings, session, broker, registry)
         recomputation = Recomputation(settings, session, broker, registry, output_ids)
-        sources = Sources(broker, position, topics, recomputation)
+        late = FollowedTopic(settings.late_topic, broker, position, topics.new_late_windows)
+        sources = Sources(broker, late, recomputation)
         corrections = AutomaticCorrections(settings, sources, metrics.corrections, lambda: metrics.watermark_ms)
         options = java_options(settings.kafka)
-        with CorrectionsThread(
-            corrections,
+        with TurnsThread(
+            "corrections",
+            corrections.turn,
             session.sparkContext,
             interval_ms,
             is_halted,
-            metrics.corrections,
+            metrics.corrections.failed,
             lambda text: redacted(text, options),
         ):
             yield

@@ -18,6 +18,7 @@ from isotherm.aggregator.recompute.corrections import Span
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark.devices_table import registered_ids
 from isotherm.aggregator.spark.kafka_options import SOURCE_OPTIONS, java_options
+from isotherm.aggregator.watermark.judgement import Judgement
 from isotherm.aggregator.watermark.start_position import PartitionStart, complete_after_ms
 from isotherm.servicekit.avro import SchemaRegistry
 
@@ -35,24 +36,40 @@ class TopicReader:
         self._kafka = java_options(settings.kafka)
         self._where = settings.where_condition
 
-    def late_readings(self, span: Span, input_topics: Sequence[str] = ()) -> DataFrame:
-        """Return the late readings that were measured within the span, each once.
+    def late_readings(self, span: Span, judgements: Sequence[Judgement], input_topics: Sequence[str] = ()) -> DataFrame:
+        """Return the readings measured within the span that are late by one of the judgements, as `late_readings` does.
 
         They come from the late topic, and from `input_topics` as well. Runs a Spark job. Raises BrokerError and
         RegistryUnavailableError.
         """
-        records = self.records([self._settings.late_topic], self._begin_ms(span))
+        records = corrections.as_appended_to_input(self.records([self._settings.late_topic], self._begin_ms(span)))
         if input_topics:
-            records = records.union(self.records(input_topics, self._begin_ms(span)))
-        return _measured_within(self._late(records), span)
+            of_input = self.records(input_topics, self._begin_ms(span))
+            records = records.union(of_input.withColumn(corrections.JUDGED_BY, F.lit(None).cast("string")))
+        ids, decoded = self._decoded(records)
+        late_by = corrections.late_by(judgements, self._settings.judgement, lambda one: self._reason(ids, one))
+        return _measured_within(corrections.late_readings(decoded, late_by), span)
+
+    def late_judgements(self, span: Span) -> set[str]:
+        """Return by which judgements readings of the late topic were late, those of the span among them.
+
+        Runs a Spark job. Raises BrokerError.
+        """
+        records = corrections.as_appended_to_input(self.records([self._settings.late_topic], self._begin_ms(span)))
+        return {row[0] for row in records.select(corrections.JUDGED_BY).distinct().collect()} - {None}
 
     def new_late_windows(self, begin: Mapping[Partition, int], end: Mapping[Partition, int]) -> dict[int, int]:
         """Return how many late readings lie between offsets of the late topic, by the start of their window (epoch ms).
 
-        A reading in several windows counts in each. Runs Spark jobs. Raises RegistryUnavailableError.
+        A reading in several windows counts in each, whatever settings it is late by. Runs Spark jobs. Raises
+        RegistryUnavailableError.
         """
         settings = self._settings
-        late = self._late(self._read([settings.late_topic], startingOffsets=_json(begin), endingOffsets=_json(end)))
+        records = self.between(settings.late_topic, begin, end)
+        ids, decoded = self._decoded(corrections.as_appended_to_input(records))
+        is_late = F.col(corrections.JUDGED_BY).isNotNull() | (self._reason(ids, settings.judgement) == readings.LATE)
+        late_by = F.when(is_late, F.array(F.lit(""))).otherwise(F.array())
+        late = corrections.late_readings(decoded.where(F.col("reading.device_id").isNotNull()), late_by)
         starts = corrections.window_starts(late, settings.window_ms, settings.slide_ms)
         return {row["start_ms"]: row["readings"] for row in starts.collect()}
 
@@ -62,9 +79,8 @@ class TopicReader:
         Runs a Spark job. Raises BrokerError and RegistryUnavailableError.
         """
         records = self.records(input_topics, self._begin_ms(span))
-        ids = registered_ids(records, self._registry)
-        decoded = readings.decode(records, ids, self._where)
-        return _measured_within(readings.on_time(decoded, self._reason(ids)), span)
+        ids, decoded = self._decoded(records)
+        return _measured_within(readings.on_time(decoded, self._reason(ids, self._settings.judgement)), span)
 
     def written_ids(self, topic: str) -> SchemaIds:
         """Return the schema ids under the subject of an output topic; other ids are not the aggregator's.
@@ -84,12 +100,17 @@ class TopicReader:
             endingOffsets=_json(self._broker.end_offsets(topics, committed=True)),
         )
 
-    def _late(self, records: DataFrame) -> DataFrame:
-        ids = registered_ids(records, self._registry)
-        return corrections.late_readings(readings.decode(records, ids, self._where), self._reason(ids))
+    def between(self, topic: str, begin: Mapping[Partition, int], end: Mapping[Partition, int]) -> DataFrame:
+        """Return the records of a topic between offsets."""
+        return self._read([topic], startingOffsets=_json(begin), endingOffsets=_json(end))
 
-    def _reason(self, ids: SchemaIds) -> Column:
-        return readings.reject_reason(ids, self._settings.timeliness, self._where)
+    def _decoded(self, records: DataFrame) -> tuple[SchemaIds, DataFrame]:
+        """Return the schema ids of records, and the decoded records. Runs a Spark job."""
+        ids = registered_ids(records, self._registry)
+        return ids, readings.decode(records, ids, self._where)
+
+    def _reason(self, ids: SchemaIds, judgement: Judgement) -> Column:
+        return readings.reject_reason(ids, judgement.timeliness, self._where)
 
     def _begin_ms(self, span: Span) -> int:
         # A reading is appended at most the skew, plus the difference between clocks, before its event time.
@@ -106,16 +127,27 @@ class TopicReader:
         )
 
 
-def removed_until_ms(settings: AggregatorSettings, broker: Broker, now_ms: int) -> int | None:
-    """Return the time (epoch ms) up to which retention may have removed rows or late readings; None when it has not.
+def removed_until_ms(
+    settings: AggregatorSettings, broker: Broker, now_ms: int, topics: Sequence[str] = ()
+) -> int | None:
+    """Return the time (epoch ms) up to which retention may have removed records of topics; None when it has not.
 
-    Windows that begin later can be corrected: the output topic still has their rows, and the late topic all of their
-    late readings. Raises BrokerError.
+    Without `topics`, these are the late and the output topic. Windows that begin later can be corrected: the output
+    topic still has their rows, and the late topic all of their late readings. What Kafka has removed for its age was
+    older than `retention.ms`, even where a partition has had no record since and is empty now. Raises BrokerError.
     """
-    bounds = broker.log_bounds([settings.late_topic, settings.output_topic])
+    topics = topics or [settings.late_topic, settings.output_topic]
+    bounds = broker.log_bounds(topics)
     cut = {partition: first for partition, (first, _) in bounds.items() if first > 0}
+    if not cut:
+        return None
     times = broker.timestamps_at({part: first for part, first in cut.items() if first < bounds[part][1]})
-    starts = {partition: PartitionStart(first, times.get(partition)) for partition, first in cut.items()}
+    kept_ms = broker.retention_by_age_ms(topics)
+    starts = {}
+    for partition, first in cut.items():
+        age_ms = kept_ms.get(partition[0])
+        removed_before_ms = None if age_ms is None else now_ms - age_ms
+        starts[partition] = PartitionStart(first, times.get(partition), removed_before_ms)
     return complete_after_ms(starts, {}, now_ms, settings.timeliness)
 
 

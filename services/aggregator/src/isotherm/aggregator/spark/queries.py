@@ -91,7 +91,7 @@ class Queries:
             *(F.count(F.when(F.col("reason") == reason, 1)).alias(reason) for reason in readings.REASONS),
         )
         written = rejected if self._where is None else rejected.where(F.col("reason") != readings.FILTERED)
-        rows = readings.to_reject_topics(written, settings.late_topic, settings.dead_letter_topic, settings.timeliness)
+        rows = readings.to_reject_topics(written, settings.late_topic, settings.dead_letter_topic, settings.judgement)
         return (
             rows.writeStream.queryName(REJECTS)
             .foreachBatch(self._write_rejects)

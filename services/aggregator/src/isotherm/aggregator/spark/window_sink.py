@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator import records
 from isotherm.aggregator.checkpoint.plans import PlannedBatch, Plans
-from isotherm.aggregator.frames import windows
+from isotherm.aggregator.frames import headers, windows
 from isotherm.aggregator.frames.boundary import owns_window
 from isotherm.aggregator.kafka.output_producer import OutputProducer
 from isotherm.aggregator.metrics import Metrics
@@ -53,6 +53,7 @@ class WindowSink:
         known. Windows that begin at `complete_after_ms` (epoch ms) or earlier are counted and not written.
         """
         self._settings = settings
+        self._judged_by = str(settings.judgement)
         self._complete_after_ms = complete_after_ms
         self._options = {**kafka_options, **SINK_OPTIONS}
         self._aggregate_id, self._group_id = schema_ids
@@ -108,7 +109,8 @@ class WindowSink:
         if not rows:
             return False
         topic = self._settings.output_topic
-        self._producer.send((topic, *self._aggregate_record(row)) for row in rows)
+        judged_by = {headers.JUDGED_BY: self._judged_by.encode()}
+        self._producer.send(((topic, *self._aggregate_record(row)) for row in rows), judged_by)
         self._metrics.windows_emitted.inc(len(rows))
         if self._settings.group_attributes:
             self._write_small_groups(rows, devices)
@@ -131,7 +133,9 @@ class WindowSink:
                 rows, count = self._complete(rows, count, self._complete_after_ms)
             if count == 0:
                 return False
-            self._write(windows.to_aggregate_topic(rows, self._aggregate_id), self._settings.output_topic)
+            judged_by = headers.made({headers.JUDGED_BY: F.lit(self._judged_by)})
+            records_of_rows = windows.to_aggregate_topic(rows, self._aggregate_id, judged_by)
+            self._write(records_of_rows, self._settings.output_topic)
             self._metrics.windows_emitted.inc(count)
             if self._settings.group_attributes:
                 self._write_groups(rows, plan.batch_id)

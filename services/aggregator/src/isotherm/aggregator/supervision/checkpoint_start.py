@@ -23,7 +23,9 @@ def verify_topics(settings: AggregatorSettings, broker: Broker) -> dict[str, str
     others = [settings.output_topic, settings.late_topic]
     if settings.group_attributes:
         others += [settings.grouped_topic, settings.devices_topic]
-    broker.topic_ids(others)
+    others += [one.output_topic for one in settings.rollups]
+    others += [one.grouped_topic for one in settings.rollups if one.grouped_topic and settings.group_attributes]
+    broker.topic_ids(dict.fromkeys(others))
     topics = broker.topic_ids(broker.input_topics(settings))
     _verify_timestamps(settings, broker, list(topics))
     return topics

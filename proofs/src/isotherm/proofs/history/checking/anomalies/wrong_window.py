@@ -7,6 +7,7 @@ from isotherm.proofs.history.checking.aggregation import (
     ExpectedWindows,
     PublishedWindow,
     WindowKey,
+    correction_difference,
     difference,
 )
 from isotherm.proofs.history.checking.collection import Collection
@@ -30,7 +31,11 @@ def judge(collection: Collection, facts: RunFacts, report: Report) -> None:
         published = sorted(collection.windows.get(key, ()))
         if published:
             _judge_revisions(key, window, published, facts, report)
-            facts.windowed += published[-1].readings
+            facts.windowed += published[-1].readings - published[-1].late_readings
+            if published[-1].late_readings:
+                facts.corrected_windows.add(key[1:])
+            if window.values and all(one.late_readings for one in published):
+                report.convict(f"window {_named(key)} is missing, and only corrected", published[0].line)
         elif window.values and (key[3] < facts.newest_window_end or key[3] <= facts.watermark_ms):
             report.convict(f"window {_named(key)} is missing", window.first_line, window.last_line)
         elif window.values:
@@ -54,11 +59,14 @@ def _judge_revisions(
             continue
         before = one
         report.compared()
-        wrong = difference(one, window.values) if window.values else "all its readings are late"
-        if wrong is None or not window.late:
+        if one.late_readings:
+            wrong = correction_difference(one, window)
+        else:
+            wrong = difference(one, window.values) if window.values else "all its readings are late"
+        if wrong is None or not window.late or one.late_readings:
             explained = wrong is None
         else:
-            # A recomputation puts late readings into their windows, with a higher revision.
+            # Releases before the header `aggregator.late_readings` merged late readings without telling.
             with_late = difference(one, window.values + window.late) is None
             explained = with_late and facts.recomputed
             wrong += "; it has late readings" if with_late else ""
@@ -112,13 +120,16 @@ def _judge_groups(facts: RunFacts, report: Report) -> None:
         named = "|".join(map(str, key))
         if not published and (key[4] < facts.newest_window_end or key[4] <= facts.watermark_ms):
             report.convict(f"group {named} is missing", expected.first_line)
-        for one in published:
+        # Of a corrected window only the first row is known: the members of the others may have been corrected or not.
+        is_corrected = key[2:] in facts.corrected_windows
+        first_only = [one for one in published if one.revision == published[0].revision]
+        for one in first_only if is_corrected else published:
             report.compared()
             wrong = expected.difference(one.numbers)
             if wrong is not None:
                 report.convict(f"group {named}: {wrong}", one.line, expected.first_line)
     for key, published in groups.published.items():
-        if key not in groups.expected:
+        if key not in groups.expected and key[2:] not in facts.corrected_windows:
             report.convict(f"group {'|'.join(map(str, key))} has no reading", published[0].line)
 
 

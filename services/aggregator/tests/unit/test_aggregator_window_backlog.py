@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.aggregator.recompute.late_backlog import LateBacklog
+from isotherm.aggregator.recompute.window_backlog import WindowBacklog
 
 P0, P1 = ("late", 0), ("late", 1)
 
 
 def test_the_position_stays_before_the_first_window_that_waits() -> None:
-    backlog = LateBacklog({P0: 3, P1: 0})
+    backlog = WindowBacklog({P0: 3, P1: 0})
     backlog.add({P0: 5, P1: 1}, {60_000: 2, 120_000: 1})
     backlog.add({P0: 9, P1: 1}, {60_000: 4})
     assert (backlog.read_to, backlog.position) == ({P0: 9, P1: 1}, {P0: 3, P1: 0})
@@ -25,7 +25,7 @@ def test_the_position_stays_before_the_first_window_that_waits() -> None:
 
 
 def test_a_stretch_without_late_windows_is_done_at_once() -> None:
-    backlog = LateBacklog({P0: 0})
+    backlog = WindowBacklog({P0: 0})
     backlog.add({P0: 5}, {})
     assert backlog.position == {P0: 5}
 
@@ -42,7 +42,7 @@ steps = st.lists(
 def test_every_reading_is_taken_once_and_the_position_passes_none_that_waits(
     steps: list[tuple[Mapping[int, int], set[int]]],
 ) -> None:
-    backlog, offset, taken, waiting_since = LateBacklog({P0: 0}), 0, 0, dict[int, int]()
+    backlog, offset, taken, waiting_since = WindowBacklog({P0: 0}), 0, 0, dict[int, int]()
     for added, removed in steps:
         for start in added:
             waiting_since.setdefault(start, offset)

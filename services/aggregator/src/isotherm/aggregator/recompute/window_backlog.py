@@ -17,7 +17,7 @@ class _Part:
     """How many of its readings wait for their correction, by the start of the window (epoch ms)."""
 
 
-class LateBacklog:
+class WindowBacklog:
     """The late topic as far as it was read, and the windows that wait for their correction.
 
     A window waits until the windowed query has written it. Until then everything after its first late reading would be
