@@ -85,7 +85,8 @@ class Topics:
         ids = registered_ids(records, self._registry)
         scope = corrections.Scope(corrections.Span(from_ms, to_ms))
         identity = corrections.AGGREGATE_IDENTITY
-        return corrections.published(records, ids, windows.AGGREGATE, identity, scope).select(*identity, "newest.*")
+        found = corrections.published(records, ids, windows.AGGREGATE, identity, scope, self.settings.judgement)
+        return found.select(*identity, "newest.*")
 
     def to_result(self, rows: DataFrame) -> DataFrame:
         """Return rows for Kafka's sink: the device id as key and the whole row as JSON."""

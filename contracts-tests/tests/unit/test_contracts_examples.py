@@ -117,7 +117,11 @@ def test_example_readings_and_devices_reach_the_aggregation(harness: Harness) ->
     ]
     assert [verdict for ((_, verdict),) in found] == [None, None]
     devices = aggregator.read_devices(harness, _examples(harness, "devices"))
-    assert {row["device_id"]: row["room"] for row in devices} == {"dev-0001": "kitchen", "dev-0002": None}
+    assert {row["device_id"]: row["room"] for row in devices} == {
+        "dev-0001": "kitchen",
+        "dev-0002": None,
+        "dev-0003": None,
+    }
 
 
 @settings(by_chance, max_examples=3)

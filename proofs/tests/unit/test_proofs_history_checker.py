@@ -16,8 +16,9 @@ from isotherm.proofs.history.checking.checker import ANOMALIES, check
 from isotherm.proofs.history.checking.verdict import Verdict
 from isotherm.proofs.history.format import HistoryError
 from isotherm.proofs.history.report import lines_of
-from isotherm.proofs.history.seeding.generator import GROUPS, TABLE, Line, generate
+from isotherm.proofs.history.seeding.generator import generate
 from isotherm.proofs.history.seeding.seeded_faults import FAULTS, History
+from isotherm.proofs.history.seeding.simulated_suite import GROUPS, TABLE, Line
 
 SEEDS = range(8)
 generated = cache(generate)

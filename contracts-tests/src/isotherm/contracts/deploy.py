@@ -184,7 +184,8 @@ def _as_consumer(needs: list[Need], folder: Path, harness: Harness, readers: Sch
         for provider, name in sorted(made - known):
             if provider in recorded:
                 verdict.notes.append(f"the deployed {provider} has not recorded {name!r}: not checked")
-        pacts.write([one for one in needs if (one.provider, one.scenario) in known], Path(written))
+        wanted = [one for one in needs if (one.provider, one.scenario) in known]
+        pacts.write([one.of_release(recorded[one.provider][one.scenario]) for one in wanted], Path(written))
         for provider in sorted({need.provider for need in needs}):
             if provider not in recorded:
                 verdict.problems.append(f"the deployed {provider} has no recordings: it is not known what it writes")

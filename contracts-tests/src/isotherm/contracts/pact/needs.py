@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isotherm.contracts.harness import Harness, Message
@@ -54,6 +54,15 @@ class Need:
     needs_partition: bool = False
     """Whether the consumer relies on the partition of a key, and so on the provider's partitioner."""
     process_all: ProcessAll | None = None
+    later_headers: frozenset[str] = frozenset()
+    """Names of headers that earlier releases did not write; the consumer knows what to do without them."""
+
+    def of_release(self, recorded: Message) -> Need:
+        """Return what is needed of a deployed release, which may be earlier than some headers."""
+        missing = self.later_headers - recorded.headers.keys()
+        if not missing:
+            return self
+        return replace(self, headers={name: text for name, text in self.headers.items() if name not in missing})
 
     @property
     def name(self) -> tuple[str, str, str]:

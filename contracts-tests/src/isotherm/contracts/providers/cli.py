@@ -12,23 +12,17 @@ from isotherm.contracts.pact import scenario
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 _LINES = (
-    {
-        "device_id": scenario.DEVICE,
-        "home": "home-01",
-        "room": "kitchen",
-        "region": "north",
-        "model": "T1",
-        "attributes": {"floor": "3"},
-    },
+    {"device_id": scenario.DEVICE, "home": "home-01", "room": "kitchen", "region": "north", "model": "T1"},
     {"device_id": scenario.OTHER_DEVICE},
     {"device_id": scenario.DEVICE, "home": "home-01", "thresholds": {"temperature.above": 26.5}},
+    {"device_id": scenario.DEVICE, "home": "home-01", "attributes": {"floor": "3"}},
 )
 
 
 def messages(harness: Harness) -> Mapping[str, Message]:
-    """A device of which everything is known, one of which nothing is, and one with a threshold."""
+    """A device with its place, one of unknown place, one with a threshold, and one with an attribute of its own."""
     with seam.recorded_kafka(harness) as found:
         imported = devices.import_lines(map(json.dumps, _LINES), KafkaSettings(), RegistrySettings())
     assert not imported.problems
-    known, unknown, bound = found
-    return {scenario.DEVICE_KNOWN: known, scenario.DEVICE_UNKNOWN: unknown, scenario.DEVICE_BOUND: bound}
+    names = scenario.DEVICE_KNOWN, scenario.DEVICE_UNKNOWN, scenario.DEVICE_BOUND, scenario.DEVICE_ATTRIBUTES
+    return dict(zip(names, found, strict=True))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from isotherm.proofs.history.seeding.generator import Line
+from isotherm.proofs.history.seeding.simulated_suite import Line
 
 Plant = Callable[["History"], None]
 FAULTS: dict[str, tuple[str, Plant]] = {}

@@ -7,7 +7,7 @@ import itertools
 from collections import Counter
 
 from isotherm.proofs.history.seeding.changeable_history import History, fault
-from isotherm.proofs.history.seeding.generator import (
+from isotherm.proofs.history.seeding.simulated_suite import (
     DEAD,
     GROUPS,
     INDEX,

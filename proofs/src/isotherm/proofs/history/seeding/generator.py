@@ -11,26 +11,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from isotherm.proofs.history.format import COAP, MQTT, VERSION
-
-Line = dict[str, Any]
-
-READINGS, LATE, WINDOWS, ALERTS, MESSAGES, GROUPED = (
-    "thermostat.data",
-    "thermostat.late",
-    "temperatures.aggregated",
-    "alerts",
-    "coap_sensor_topic",
-    "temperatures.grouped",
+from isotherm.proofs.history.format import COAP, MQTT
+from isotherm.proofs.history.seeding.simulated_suite import (
+    ALERTS,
+    ALERTS_GROUP,
+    DEAD,
+    FOR_MS,
+    GROUPED,
+    GROUPS,
+    INDEX,
+    LATE,
+    LATENESS_MS,
+    MESSAGES,
+    QUEUE,
+    READINGS,
+    SINK_DEAD,
+    SKEW_MS,
+    START_MS,
+    TABLE,
+    THRESHOLD,
+    WINDOW_MS,
+    WINDOWS,
+    Line,
+    settings_line,
 )
-DEAD, SINK_DEAD = "aggregator.dead-letters", "readings.dead-letters"
-TABLE, INDEX, QUEUE = "cassandra/readings", "elasticsearch/windows", "hazelcast/messages"
-GROUPS = {TABLE: "connect-readings", INDEX: "connect-windows", QUEUE: "connect-messages"}
-ALERTS_GROUP = "isotherm-alerts"
-START_MS = 1_767_225_600_000
-WINDOW_MS = LATENESS_MS = DELAY_MS = 10_000
-SKEW_MS = REORDER_MS = 5_000
-THRESHOLD, HYSTERESIS, FOR_MS = 30.0, 1.0, 3_000
+
 _HILL = (10, 18)
 """Numbers of the readings of a device that are above the threshold."""
 
@@ -81,7 +86,7 @@ class _Run:
         self._store()
         self._count()
         records = [record for partition in self._topics.values() for record in partition.records]
-        return [self._settings(), *self._clients, *records, *self._rest, *self._ends()]
+        return [settings_line(self._partitions), *self._clients, *records, *self._rest, *self._ends()]
 
     def _device(self, number: int) -> _Device:
         # The first ones have every kind, whatever the seed.
@@ -89,39 +94,6 @@ class _Run:
         via = COAP if number == 3 else MQTT
         is_numbered = number != 4 and self._chance.random() < 0.5
         return _Device(f"d{number}", 0 if via == COAP else qos, via, is_numbered, number in (1, 4))
-
-    def _settings(self) -> Line:
-        holds = {
-            READINGS: "readings",
-            LATE: "late",
-            WINDOWS: "windows",
-            ALERTS: "alerts",
-            MESSAGES: "records",
-            GROUPED: "groups",
-        }
-        windows = {"window_ms": WINDOW_MS, "allowed_lateness_ms": LATENESS_MS, "max_skew_ms": SKEW_MS}
-        rule = {"name": "heat", "kind": "above", "metric": "temperature", "threshold": THRESHOLD}
-        return {
-            "event": "history",
-            "version": VERSION,
-            "topics": {name: {"holds": what, "partitions": self._partitions} for name, what in holds.items()},
-            "stores": {
-                TABLE: {"topic": READINGS, "keeps": "identities", "group": GROUPS[TABLE]},
-                INDEX: {"topic": WINDOWS, "keeps": "identities", "group": GROUPS[INDEX]},
-                QUEUE: {"topic": MESSAGES, "keeps": "records", "group": GROUPS[QUEUE]},
-            },
-            "windows": windows
-            | {
-                "input": READINGS,
-                "output": WINDOWS,
-                "late": LATE,
-                "dead_letters": DEAD,
-                "max_publish_delay_ms": DELAY_MS,
-            },
-            "groups": {"output": GROUPED, "attributes": ["home"]},
-            "alerts": {"input": READINGS, "output": ALERTS, "group": ALERTS_GROUP, "reorder_ms": REORDER_MS}
-            | {"max_skew_ms": SKEW_MS, "rules": [rule | {"hysteresis": HYSTERESIS, "for_ms": FOR_MS}]},
-        }
 
     def _value(self, device: _Device, number: int) -> float:
         if device.is_hot and _HILL[0] <= number < _HILL[1]:

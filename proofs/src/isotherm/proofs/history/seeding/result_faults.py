@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from isotherm.proofs.history.seeding.changeable_history import History, fault
-from isotherm.proofs.history.seeding.generator import (
+from isotherm.proofs.history.seeding.simulated_suite import (
     ALERTS,
     DEAD,
     GROUPED,

@@ -16,7 +16,7 @@ from isotherm.persisters.records.columns.columnar import ProjectColumns, project
 from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.decoded_value import Decode, DecodedValue
 from isotherm.persisters.records.decoding import BAD_RECORD, AvroDecoder
-from isotherm.persisters.records.derived_schemas import is_record
+from isotherm.persisters.records.derived_schemas import is_avro, is_record
 from isotherm.persisters.records.fast_path import ProjectBatch, ProjectRecord, project_whole_batches, raw_values
 from isotherm.persisters.records.row_projection import TombstoneError, row_projection
 from isotherm.persisters.records.transforming import RecordTransforms
@@ -171,9 +171,9 @@ class Projector:
         of_topic.by_schema[schema_id] = projections
         if len(plans) == 1:
             of_topic.of_batches[schema_id] = project_whole_batches(plans[0], conventions, clock_ms)
-            if isinstance(self._decode_value, AvroDecoder) and schema_id is not None and known is not None:
-                kinds = self._decode_value.kinds(schema_id)
-                of_topic.of_columns[schema_id] = (
+            if isinstance(self._decode_value, AvroDecoder) and known is not None and is_avro(known):
+                kinds = self._decode_value.kinds(known.schema_id)
+                of_topic.of_columns[known.schema_id] = (
                     None if kinds is None else project_columns(plans[0], kinds, conventions, self._only_row)
                 )
         return projections
