@@ -108,9 +108,9 @@ CORES = {
     ),
     "aggregator-corrections": _core(
         _AGGREGATOR,
-        "recompute/late_backlog exact_sum",
+        "recompute/window_backlog exact_sum",
         _AGGREGATOR_TESTS,
-        "late_backlog sum_digits",
+        "window_backlog sum_digits",
     ),
     "alert-engine": _core(
         f"{_ALERTS}/engine",
