@@ -138,6 +138,8 @@ def recomputed_from_input(given: Given, folder: Path, settled_ms: int, **setting
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.long
+@pytest.mark.faults
 def test_a_raised_lateness_doubles_and_loses_no_late_reading(
     kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]
 ) -> None:
