@@ -114,6 +114,12 @@ class LimitSettings(Settings):
         "CONNECTs, waiting publishes. Beyond it waiting connections are not read, and a connection that buffers an "
         "incomplete packet above 2 KB is closed.",
     )
+    topic_cache_bytes: int = Field(
+        67_108_864,
+        ge=0,
+        description="Memory of the topics that all connections remember for their next publishes, about 2.5 KB each. "
+        "Beyond it other topics are resolved for each publish.",
+    )
     receive_maximum: int = Field(
         1_000,
         ge=1,
