@@ -182,7 +182,8 @@ class PlainWorld:
         )
         self.access = ChangingAccess(settings, metrics)
         self.change_acl(self._acl)
-        sessions = SessionStore(100, dormant({}, NOW_MS))
+        bounds = settings.session
+        sessions = SessionStore(bounds.maximum, dormant({}, NOW_MS), maximum_per_sender=bounds.most_per_sender)
         self.gate, self.sessions = pipeline.gate, sessions
         self.server = build_server(settings, pipeline=pipeline, sessions=sessions, access=self.access)
         if self._is_direct:

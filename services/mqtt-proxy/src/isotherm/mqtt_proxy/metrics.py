@@ -54,6 +54,7 @@ class Metrics(Collector):
         self.packet_ids_reused = 0
         self.wills = 0
         self.sessions_migrated = 0
+        self.sessions_refused: Counter[str] = Counter()
         self.readings: Counter[tuple[str, str]] = Counter()
         self.dead_letters: Counter[str] = Counter()
         self.dead_letters_unstored: Counter[str] = Counter()
@@ -147,6 +148,12 @@ class Metrics(Collector):
                 "Stored sessions transferred to another process.",
                 [],
                 _single(self.sessions_migrated),
+            ),
+            (
+                "sessions_refused",
+                "CONNECTs refused because of a bound on sessions.",
+                ["setting"],
+                one(self.sessions_refused),
             ),
         ]
 
