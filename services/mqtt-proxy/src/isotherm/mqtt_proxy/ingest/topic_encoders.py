@@ -20,7 +20,7 @@ _log = logs.logger(__name__)
 _REQUEST_TIMEOUT_S = 10.0
 _VALUE = "-value"
 _ASKED_AGAIN = 20
-"""How many topics with another schema a refresh asks about again, so that thousands of them cost the registry little."""
+"""How many topics with another schema a refresh asks about again: thousands of them must cost the registry little."""
 
 
 class MissingTopicError(LookupError):
