@@ -53,6 +53,10 @@ ENCODERS = dict.fromkeys(TARGETS, encoder(READING, 7))
 ROUTER = build_router(ProxySettings(routes=ROUTES, allow_anonymous=True))
 
 
+_ONLY_COMPILED = ("isotherm_mqtt_proxy_topic_cache_bytes",)
+"""Metrics of the compiled way alone."""
+
+
 def plain(number: int, qos: int = 1, topic: str = TOPIC, *, version: int = 4) -> bytes:
     """A PUBLISH of a small object that names no device; its value and time follow from the `number`."""
     payload = json.dumps({"t": number / 4, "value": number, "ts": NOW_MS + number}).encode()
@@ -178,7 +182,8 @@ class PlainWorld:
         )
         self.access = ChangingAccess(settings, metrics)
         self.change_acl(self._acl)
-        sessions = SessionStore(100, dormant({}, NOW_MS))
+        bounds = settings.session
+        sessions = SessionStore(bounds.maximum, dormant({}, NOW_MS), maximum_per_sender=bounds.most_per_sender)
         self.gate, self.sessions = pipeline.gate, sessions
         self.server = build_server(settings, pipeline=pipeline, sessions=sessions, access=self.access)
         if self._is_direct:
@@ -240,7 +245,7 @@ class PlainWorld:
             (sample.name, *sample.labels.items()): sample.value
             for metric in self.metrics.collect()
             for sample in metric.samples
-            if sample.value
+            if sample.value and sample.name not in _ONLY_COMPILED
         }
         return {
             "records": self.kafka.records,

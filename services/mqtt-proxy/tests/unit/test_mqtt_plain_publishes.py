@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -206,7 +208,7 @@ def test_a_module_that_is_not_built_is_a_warning(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("ISOTHERM_PURE_PYTHON", raising=False)
     monkeypatch.setitem(sys.modules, "isotherm.mqtt_proxy.hotpath.plain_ingest", None)
     with capture_logs() as logged:
-        assert compiled_ingest(cast(Any, None)) is None
+        assert compiled_ingest(cast(Any, None), 0) is None
     assert [(line["event"], line["log_level"]) for line in logged] == [("plain publishes are not compiled", "warning")]
 
 
@@ -219,7 +221,7 @@ def test_a_revoked_permission_holds_at_once(loop: asyncio.AbstractEventLoop) -> 
 
 
 def test_long_topics_are_not_remembered(loop: asyncio.AbstractEventLoop) -> None:
-    """An ordinary topic takes 700 bytes, and `limits.topic_bytes` allows 64 KB."""
+    """An ordinary topic takes 2.5 KB, and `limits.topic_bytes` allows 64 KB."""
     world = PlainWorld(loop, is_compiled=True)
     payload = b'{"value": 1, "metric": "m", "unit": "K"}'
     for number in range(1, 4):
@@ -259,3 +261,57 @@ def test_plans_are_bounded_and_forgotten(loop: asyncio.AbstractEventLoop) -> Non
     assert [key for _, key, *_ in world.kafka.records] == [str(number) for number in range(1, 300)]
     world.receive(b"\xe0\0")
     assert world.plain.plans == 0
+
+
+def _publish_to(world: PlainWorld, topics: int) -> None:
+    """Publish to each of so many topics at every QoS; all stand for themselves."""
+    for number in range(1, topics + 1):
+        payload = b'{"value": 1, "metric": "m", "unit": "K"}'
+        for qos in (0, 1, 2):
+            packet_id = number if qos else None
+            world.receive(publish_packet(f"plain/{'ü' * 40}/{number}", payload, flags=qos << 1, packet_id=packet_id))
+        world.report([None, None])
+
+
+def _remembered_bytes(world: PlainWorld) -> float:
+    return world.metrics.gauges["topic_cache_bytes"]()
+
+
+def test_remembered_topics_are_bounded_in_bytes(loop: asyncio.AbstractEventLoop) -> None:
+    """All connections share the bound; beyond it publishes are stored as before."""
+    world = PlainWorld(loop, is_compiled=True, limits={"topic_cache_bytes": 20_000, "receive_maximum": 1_000})
+    _publish_to(world, 100)
+    assert 10_000 < _remembered_bytes(world) <= 20_000
+    assert len(world.kafka.records) == 200
+    world.receive(b"\xe0\0")
+    assert _remembered_bytes(world) == 0
+
+
+def test_a_gateway_is_served_by_one_pattern_beyond_the_bound(loop: asyncio.AbstractEventLoop) -> None:
+    worlds = [
+        PlainWorld(loop, is_compiled=is_compiled, limits={"topic_cache_bytes": 0}) for is_compiled in (True, False)
+    ]
+    for world in worlds:
+        for number in range(1, 30):
+            world.receive(plain(number, number % 2, topic=f"devices/{number}/temperature"))
+            world.report([None])
+    assert worlds[0].plain.plans == 0
+    assert worlds[0].seen == worlds[1].seen
+
+
+def test_remembered_topics_take_no_more_than_is_counted(loop: asyncio.AbstractEventLoop) -> None:
+    world = PlainWorld(loop, is_compiled=True, limits={"receive_maximum": 1_000})
+    tracemalloc.start()
+    try:
+        _publish_to(world, 120)
+        world.kafka.records.clear()
+        counted = _remembered_bytes(world)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        world.plain.close()
+        gc.collect()
+        freed = before - tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    # The open transaction keeps the headers of QoS 2, and the cache of routes the topics.
+    assert counted / 5 < freed <= counted

@@ -23,6 +23,7 @@ GAUGES = {
     "outstanding_bytes": "Memory of these records: payloads, keys, values, headers and overhead.",
     "connections_waiting": "Connections whose publishes wait until Kafka catches up.",
     "wills_bytes": "Memory of wills that are neither published nor removed.",
+    "topic_cache_bytes": "Memory of the topics that connections remember for their next publishes.",
     "buffered_bytes": "Bytes received and not handled: incomplete packets, unanswered CONNECTs, waiting publishes.",
     "halted": "1 while the target state is paused or stopped, so that nothing is accepted.",
 }
@@ -53,6 +54,7 @@ class Metrics(Collector):
         self.packet_ids_reused = 0
         self.wills = 0
         self.sessions_migrated = 0
+        self.sessions_refused: Counter[str] = Counter()
         self.readings: Counter[tuple[str, str]] = Counter()
         self.dead_letters: Counter[str] = Counter()
         self.dead_letters_unstored: Counter[str] = Counter()
@@ -146,6 +148,12 @@ class Metrics(Collector):
                 "Stored sessions transferred to another process.",
                 [],
                 _single(self.sessions_migrated),
+            ),
+            (
+                "sessions_refused",
+                "CONNECTs refused because of a bound on sessions.",
+                ["setting"],
+                one(self.sessions_refused),
             ),
         ]
 

@@ -209,7 +209,8 @@ class Proxy:
             return Exit.OK
         if self._pod is not None and len(restored):
             self._estates.add(restored)
-        sessions = SessionStore(settings.session.maximum, restored if self._pod is None else self._estates)
+        found, bounds = restored if self._pod is None else self._estates, settings.session
+        sessions = SessionStore(bounds.maximum, found, maximum_per_sender=bounds.most_per_sender)
         _log.info("sessions restored", sessions=len(sessions))
         await self._target_state.wait_until_known(self._stop)
         server = self._build_server(sessions)

@@ -88,6 +88,10 @@ class ConnectionLimits:
         limits = self._limits
         return (*rate_meters(limits.messages_per_client, limits.bytes_per_client, self._clock()), *self._total)
 
+    def count_refused_session(self, setting: str) -> None:
+        """Count a CONNECT that is refused because of the bound on sessions that a setting gives."""
+        self._metrics.sessions_refused[setting] += 1
+
     def count_pause(self, now_s: float) -> None:
         """Count a connection that is not read because of a rate."""
         of_all = any(meter.wait_s(now_s) for meter in self._total)

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 
-def compiled_ingest(pipeline: IngestPipeline) -> PlainIngest | None:
-    """Return the compiled way into `pipeline`; None when it is not built, or switched off."""
+def compiled_ingest(pipeline: IngestPipeline, topic_cache_bytes: int) -> PlainIngest | None:
+    """Return the compiled way into `pipeline`; None when it is not built, or switched off.
+
+    `topic_cache_bytes` bounds the memory of the topics that its connections remember.
+    """
     if os.environ.get("ISOTHERM_PURE_PYTHON"):
         _log.info("plain publishes are not compiled", reason="ISOTHERM_PURE_PYTHON is set")
         return None
@@ -34,7 +37,7 @@ def compiled_ingest(pipeline: IngestPipeline) -> PlainIngest | None:
         _log.warning("plain publishes are not compiled", reason=str(error))
         return None
     _log.info("plain publishes are compiled")
-    return PlainIngest(pipeline)
+    return PlainIngest(pipeline, topic_cache_bytes)
 
 
 def producer_plugin() -> dict[str, str]:

@@ -27,7 +27,6 @@ cdef enum:
 
 cdef enum:
     MAX_PLANS = 128            # topics that a connection remembers
-    MAX_ALL_PLANS = 100_000    # topics that all connections of a process remember
     MAX_PLAN_BYTES = MAX_PATTERN_BYTES  # of the name of one of these; a longer one is only the newest topic
     MAX_PATTERNS = 8           # of these plans, those that serve all topics that differ in the device alone
     MAX_ACK_BYTES = 1024       # of PUBACKs that are sent as one piece
@@ -56,6 +55,7 @@ cdef class PlainPublishes:
     cdef bytes _name
     cdef TopicPlan _plan
     cdef Py_ssize_t _receive_maximum
+    cdef Py_ssize_t _plan_bytes         # of `_plans`
     cdef bint is_acknowledging
     cdef readonly bint has_taken_all    # whether the last `take` left no byte
 
@@ -91,8 +91,8 @@ cdef class PlainPublishes:
 
     def close(self):
         """Forget the topics: the connection has ended."""
-        self._reports._plans -= len(self._plans)
-        self._plans, self._patterns, self._name, self._plan = {}, [], None, None
+        self._forget_plans()
+        self._name = self._plan = None
 
     cdef TopicPlan _plan_of(self, const char *name, Py_ssize_t length):
         cdef TopicPlan plan
@@ -110,16 +110,35 @@ cdef class PlainPublishes:
             if plan is None:
                 return None
             plan.stored = self._reports.stored(plan.target)
-            if plan.name is not None:
-                self._patterns = [plan, *self._patterns[: MAX_PATTERNS - 1]]
-            if length <= MAX_PLAN_BYTES and self._reports._plans < MAX_ALL_PLANS:
-                if len(self._plans) >= MAX_PLANS:
-                    self._reports._plans -= len(self._plans)
-                    self._plans.clear()
-                self._plans[key] = plan
-                self._reports._plans += 1
+            self._remember(key, plan)
         self._name, self._plan = key, plan
         return plan
+
+    cdef int _remember(self, bytes key, TopicPlan plan) except -1:
+        """Keep a plan, if the memory that all connections have for plans allows it."""
+        cdef Py_ssize_t memory
+        if PyBytes_GET_SIZE(key) > MAX_PLAN_BYTES:
+            return 0
+        memory = plan.memory()
+        if len(self._plans) >= MAX_PLANS:
+            self._forget_plans()
+        if self._reports._plan_bytes + memory > self._reports._most_plan_bytes:
+            if plan.name is not None:
+                # A gateway would resolve the topic of each device again. One such plan more for each connection.
+                self._patterns = [plan]
+            return 0
+        if plan.name is not None:
+            self._patterns = [plan, *self._patterns[: MAX_PATTERNS - 1]]
+        self._plans[key] = plan
+        self._plan_bytes += memory
+        self._reports._plan_bytes += memory
+        return 0
+
+    cdef int _forget_plans(self) except -1:
+        self._reports._plan_bytes -= self._plan_bytes
+        self._plan_bytes = 0
+        self._plans, self._patterns = {}, []
+        return 0
 
     cdef TopicPlan _derived(self, const char *name, Py_ssize_t length):
         """Return the plan of a topic that a pattern covers; None when there is none, or the client may not publish."""

@@ -65,20 +65,26 @@ cdef class PlainPublish:
 
 @cython.final
 cdef class DeliveryReports:
-    """Delivery reports of the plain publishes of all connections of a process, settled together after each poll."""
+    """Delivery reports of the plain publishes of all connections of a process, settled together after each poll.
+
+    All connections together remember topics in at most `most_plan_bytes`.
+    """
 
     cdef object _gate, _metrics, _producer, _clock
     cdef dict _stored
     cdef list _acknowledging
     cdef Qos2Packets _qos2            # shared, because one read is handled at a time
     cdef Records _encoded             # and one publish
-    cdef Py_ssize_t _records, _bytes, _plans
+    cdef Py_ssize_t _records, _bytes
+    cdef Py_ssize_t _most_plan_bytes
+    cdef Py_ssize_t _plan_bytes       # of the topics that all connections remember
     cdef double _now_s, _latency_sum_s
     cdef Py_ssize_t[MAX_BUCKETS] _latencies
     cdef double[MAX_BUCKETS] _bounds_s
     cdef int _buckets
 
-    def __init__(self, pipeline):
+    def __init__(self, pipeline, Py_ssize_t most_plan_bytes):
+        self._most_plan_bytes = most_plan_bytes
         self._gate, self._metrics = pipeline.gate, pipeline.metrics
         self._producer, self._clock = pipeline.producer, pipeline.clock
         self._stored, self._acknowledging = {}, []
@@ -91,6 +97,11 @@ cdef class DeliveryReports:
             self._bounds_s[index] = bound_s
         self._reset()
         self._producer.on_polled = self.settle
+
+    @property
+    def plan_bytes(self):
+        """Bytes of the topics that all connections remember."""
+        return self._plan_bytes
 
     cdef void _reset(self) noexcept:
         cdef int index

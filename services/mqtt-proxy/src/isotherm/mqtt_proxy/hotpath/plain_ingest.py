@@ -29,13 +29,21 @@ class Rates(Protocol):
 
 
 class PlainIngest:
-    """The compiled way into a pipeline, for all connections of a process."""
+    """The compiled way into a pipeline, for all connections of a process.
 
-    def __init__(self, pipeline: IngestPipeline) -> None:
-        self._reports = DeliveryReports(pipeline)
+    They remember topics in at most `topic_cache_bytes` of memory.
+    """
+
+    def __init__(self, pipeline: IngestPipeline, topic_cache_bytes: int) -> None:
+        self._reports = DeliveryReports(pipeline, topic_cache_bytes)
         pipeline.producer.use_direct(direct_producer)
         self._names: dict[int, FieldNames] = {}
         """By the id of the mapping of a route, which lives as long as the process."""
+
+    @property
+    def topic_cache_bytes(self) -> int:
+        """Memory of the topics that all connections remember."""
+        return self._reports.plan_bytes
 
     def publishes_of(
         self,

@@ -95,6 +95,10 @@ cdef class ReadingEncoder:
         if len(header) > 16:
             raise ValueError("the header is no header of the wire format")
 
+    cdef Py_ssize_t memory(self) except -1:
+        """Return the bytes of the defaults."""
+        return sum([len(text) for text in (self._device, self._metric, self._unit) if text is not None])
+
     def encode_payload(self, bytes payload, long long ingest_ms, long long sequence):
         """Return key and value of each record; None when the payload is not plain."""
         cdef Records records = Records()

@@ -1,10 +1,13 @@
 # What the publishes to one MQTT topic have in common, and to all topics that differ from it only in their device.
 
+from sys import getsizeof
+
 from isotherm.mqtt_proxy.ingest.headers import TOPIC_HEADER
 from isotherm.mqtt_proxy.ingest.plain_route import PLAIN_TOPIC_BYTES
 
 cdef enum:
     MAX_PATTERN_BYTES = 256    # isotherm.mqtt_proxy.ingest.plain_route.PLAIN_TOPIC_BYTES
+    PLAN_OBJECTS_BYTES = 2_000 # of a plan: the objects beside its texts, with the headers of three QoS
 
 if PLAIN_TOPIC_BYTES != MAX_PATTERN_BYTES:
     raise ImportError("the longest topic of a pattern differs")
@@ -39,6 +42,12 @@ cdef class TopicPlan:
         if device_span is not None:
             self.name = topic.encode("ascii")
             self.device_at, self.device_end = device_span
+
+    cdef Py_ssize_t memory(self) except -1:
+        """Return the bytes that a connection takes to remember the plan, a little more rather than less."""
+        cdef Py_ssize_t name_bytes = len(self.topic.encode())
+        # The name is the key, in UTF-8 at the text, and maybe the pattern.
+        return PLAN_OBJECTS_BYTES + <Py_ssize_t>getsizeof(self.topic) + 3 * name_bytes + self.encoder.memory()
 
     cdef bint covers(self, const char *name, Py_ssize_t length):
         """Return whether the name differs from the pattern only in the device, and could be no other kind of name."""

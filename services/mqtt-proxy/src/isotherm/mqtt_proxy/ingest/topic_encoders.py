@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -18,6 +19,8 @@ _log = logs.logger(__name__)
 
 _REQUEST_TIMEOUT_S = 10.0
 _VALUE = "-value"
+_ASKED_AGAIN = 20
+"""How many topics with another schema a refresh asks about again: thousands of them must cost the registry little."""
 
 
 class MissingTopicError(LookupError):
@@ -35,7 +38,8 @@ class TopicEncoders:
         self._admin = admin
         self._registry = registry
         self._schema = schema
-        self._with_other_schema: set[str] = set()
+        self._with_other_schema: dict[str, None] = {}
+        """In the order in which the registry was asked."""
 
     def require(self, topics: Iterable[str], *, without_readings: Iterable[str], raw: Collection[str] = ()) -> None:
         """Make an encoder for each of `topics`, and check that those and the topics `without_readings` exist.
@@ -63,18 +67,22 @@ class TopicEncoders:
     def refresh(self) -> None:
         """Add every further topic whose subject in the registry holds our schema.
 
-        A topic about which the registry does not answer is tried again with the next refresh. Raises KafkaException or
+        A topic about which the registry does not answer is tried again with the next refresh. So are those whose
+        subject had another schema, a few at a time: ours may be registered later. Raises KafkaException or
         RegistryUnavailableError.
         """
-        subjects = self._registry.subjects()
-        for topic in self._existing_topics():
-            if topic in self.encoders or topic in self._with_other_schema or f"{topic}{_VALUE}" not in subjects:
-                continue
+        subjects, existing = self._registry.subjects(), self._existing_topics()
+        asked = {topic for topic in existing - self.encoders.keys() if f"{topic}{_VALUE}" in subjects}
+        other = {topic: None for topic in self._with_other_schema if topic in asked}
+        self._with_other_schema = other
+        for topic in [*(asked - other.keys()), *islice(other, _ASKED_AGAIN)]:
+            # A topic that was asked about comes behind those that wait for their turn.
+            other.pop(topic, None)
             try:
                 self.encoders[topic] = self._registry.encoder(topic, self._schema)
                 _log.info("a topic accepts readings", topic=topic)
             except SchemaNotRegisteredError:
-                self._with_other_schema.add(topic)
+                other[topic] = None
 
     async def watch(self, interval_s: float) -> None:
         """Refresh every `interval_s` seconds in a thread, until cancelled."""

@@ -21,9 +21,14 @@ from isotherm.mqtt_proxy.sessions.migration import (
     SessionMigration,
     SessionUnavailableError,
 )
+from isotherm.mqtt_proxy.sessions.senders import sender_of
 from isotherm.mqtt_proxy.sessions.store import Session, SessionStore, TooManySessionsError
 from isotherm.mqtt_proxy.sessions.writes import ClaimWrite, Outcome, SessionWriter, WipeWrite, ignore_outcome
 from isotherm.mqtt_proxy.settings import LimitSettings
+from isotherm.servicekit import logs
+from isotherm.servicekit.throttling.sparse_log import SparseLog
+
+_log = logs.logger(__name__)
 
 
 class ConnectingClient(ClientPort, Protocol):
@@ -74,6 +79,7 @@ class ConnectHandler:
         self._migration = migration
         self._loop = asyncio.get_running_loop()
         self._numbers = count(1)
+        self._log_full = SparseLog(_log, "clients that would leave too many sessions behind were refused")
         self._waits: dict[ConnectingClient, asyncio.Future[None]] = {}
         """The clients that wait until their session is settled."""
 
@@ -185,6 +191,7 @@ class ConnectHandler:
             self._refuse_session(client)
             return None
         except TooManySessionsError:
+            self._connection_limits.count_refused_session("session.maximum")
             client.refuse(Reason.QUOTA_EXCEEDED)
             return None
         except SessionUnavailableError:
@@ -196,7 +203,25 @@ class ConnectHandler:
         if self._access.identifies_clients and session.belongs_to_another(user, now_ms()):
             self._refuse_session(client)
             return None
-        return session
+        return session if self._may_leave(session, client, connect) else None
+
+    def _may_leave(self, session: Session, client: ConnectingClient, connect: Connect) -> bool:
+        """Return False when the client is refused because its sender has left too many sessions behind already.
+
+        A session that was stored before is not refused, because its device holds promises.
+        """
+        user = client.context.username
+        if (
+            session.durable
+            or not self._expiry_s(connect)
+            or not self._sessions.is_full_of(sender_of(user, client.address))
+        ):
+            return True
+        self._connection_limits.count_refused_session("session.maximum_per_sender")
+        self._log_full(client_id=client.context.client_id, address=client.address, username=user)
+        self._sessions.forget(session)
+        client.refuse(Reason.QUOTA_EXCEEDED)
+        return False
 
     def _refuse_session(self, client: ConnectingClient) -> None:
         """Refuse a client that names another user's session, whose connection and state stay as they are."""
@@ -208,7 +233,7 @@ class ConnectHandler:
 
     def _take_over(self, session: Session, client: ConnectingClient) -> None:
         previous = session.owner
-        session.owner = client
+        self._sessions.take(session, client, sender_of(client.context.username, client.address))
         session.username = client.context.username
         client.attach(session)
         self._wills.suspend(session)

@@ -69,7 +69,7 @@ class Server:
         self.limits = limits
         self.listener = listener
         self.pipeline = pipeline
-        self.plain_ingest = compiled_ingest(pipeline)
+        self.plain_ingest = plain = compiled_ingest(pipeline, limits.topic_cache_bytes)
         self.access = access
         self.connection_limits = connection_limits
         self.wills = wills
@@ -96,6 +96,7 @@ class Server:
             "connections_waiting": lambda: gate.parked,
             "buffered_bytes": lambda: self.buffered_bytes,
             "wills_bytes": lambda: wills.bytes,
+            "topic_cache_bytes": lambda: plain.topic_cache_bytes if plain is not None else 0,
         }
 
     # -- connections

@@ -40,7 +40,7 @@ class SessionManager:
         if was_accepted and not with_will:
             self._wills.remove(session)
         if session.owner is connection:
-            session.owner = None
+            self._sessions.leave(session)
             self._detach(session)
         elif was_accepted:
             self._wills.taken_over(session)

@@ -16,6 +16,7 @@ from typing import Protocol
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.protocol.client_port import ClientPort
+from isotherm.mqtt_proxy.sessions.senders import Sender, UnconnectedSessions
 
 _MAX_EXPIRED = 5_000
 """How many dormant sessions expire in one turn, so that a million at once do not fill the queues."""
@@ -117,6 +118,8 @@ class Session:
     """How long the session outlives its connection, as the last accepted connection asked."""
     stored: StoredState | None = None
     owner: ClientPort | None = None
+    sender: Sender | None = None
+    """Who has used the session last; None after a start or a move, unless it belongs to a user."""
     newest_connect: int = 0
     """The number of the last CONNECT of this process that has taken the session over."""
     username: str | None = None
@@ -211,11 +214,13 @@ class Dormant(Protocol):
 class SessionStore:
     """All sessions by client id, at most `maximum`. A dormant session becomes an object when somebody asks for it.
 
-    The bound does not apply to restored sessions, because their devices hold promises.
+    The bound does not apply to restored sessions, because their devices hold promises. Of one sender at most
+    `maximum_per_sender` sessions should be without a connection.
     """
 
-    def __init__(self, maximum: int, dormant: Dormant | None = None) -> None:
+    def __init__(self, maximum: int, dormant: Dormant | None = None, *, maximum_per_sender: int | None = None) -> None:
         self._maximum = maximum
+        self._unconnected = UnconnectedSessions(maximum if maximum_per_sender is None else maximum_per_sender)
         self._sessions: dict[str, Session] = {}
         self._dormant = dormant
         for client_id in dormant.with_will if dormant else ():
@@ -246,20 +251,31 @@ class SessionStore:
         if len(self) >= self._maximum:
             raise TooManySessionsError
 
+    def is_full_of(self, sender: Sender) -> bool:
+        """Return whether the sender has left as many sessions without a connection as it may."""
+        return self._unconnected.is_full(sender)
+
+    def take(self, session: Session, owner: ClientPort, sender: Sender) -> None:
+        """Let a connection of `sender` use the session."""
+        session.owner, session.sender = owner, sender
+        self._unconnected.remove(session.client_id)
+
+    def leave(self, session: Session) -> None:
+        """Let no connection use the session any more."""
+        session.owner = None
+        if session.sender is not None and self._sessions.get(session.client_id) is session:
+            self._unconnected.add(session.client_id, session.sender)
+
     def forget(self, session: Session) -> None:
         """Drop the session, unless a connection owns it or some of it is stored or undecided."""
-        if (
-            session.owner is None
-            and not session.undecided
-            and not (session.durable and session.stored)
-            and self._sessions.get(session.client_id) is session
-        ):
-            del self._sessions[session.client_id]
+        if session.owner is None and not session.undecided and not (session.durable and session.stored):
+            self.surrender(session)
 
     def surrender(self, session: Session) -> None:
         """Drop a session that another process owns from now on."""
         if self._sessions.get(session.client_id) is session:
             del self._sessions[session.client_id]
+            self._unconnected.remove(session.client_id)
 
     def adopt(self, client_id: str, state: StoredState) -> None:
         """Add a session that another process owned, unless it is here already. The bound does not apply."""
@@ -276,6 +292,9 @@ class SessionStore:
             username=stored.username,
             will=stored.will,
         )
+        if stored.username is not None:
+            session.sender = Sender("user", stored.username)
+            self._unconnected.add(client_id, session.sender)
         return session
 
     def with_will(self) -> list[Session]:

@@ -185,7 +185,7 @@ class _Server:
         self._qos2.attach(self._session)
         self._plain: PlainPublishes | None = None
         if is_compiled:
-            self._plain = PlainIngest(pipeline).publishes_of(
+            self._plain = PlainIngest(pipeline, 1_000_000).publishes_of(
                 receiver,
                 self._qos2,
                 protocol=self.protocol,

@@ -178,7 +178,7 @@ class PlainServer:
             rates=cast(Any, self._rate),
             receive_maximum=self._receive_maximum,
             on_sent=self.resume,
-            plain_ingest=PlainIngest(pipeline) if is_compiled else None,
+            plain_ingest=PlainIngest(pipeline, 1_000_000) if is_compiled else None,
         )
         if is_direct:
             producer.use_direct(direct_producer)
