@@ -40,7 +40,7 @@ _RATES = {
     (2, 10): (50_000, 0.75),
     (2, 1_000): (50_000, 0.75),
 }
-"""By QoS and connections: the least messages for a CPU second that are asked for, and the least share of Mosquitto's."""
+"""By QoS and connections: what is asked for, in messages a CPU second, and as a share of Mosquitto's."""
 SERVERS = ("mqtt-proxy", "Mosquitto", "amqtt")
 IDLE_CONNECTIONS = 10_000
 MOST_IDLE_BYTES = {"TCP": 12_000, "TLS": 45_000}
