@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,28 +61,9 @@ def test_a_pause_begins_with_the_answer() -> None:
 
     taken: Any = SimpleNamespace(notification=None)
     target: Any = SimpleNamespace(send=fail)
-    delivery = Delivery(taken, 60_000, 3_600_000, 0.0)
+    delivery = Delivery(taken, 60_000, 0.0)
     assert delivery.attempt(target, lambda: next(times)) == "answered 429"
     assert delivery.next_s == 15.0
-
-
-def test_a_target_that_gets_too_many_is_waited_for_longer_and_the_time_begins_with_the_first_attempt() -> None:
-    away, throttled = NotDeliveredError("answered 503"), NotDeliveredError("answered 429", is_throttled=True)
-    errors = iter((away, throttled, throttled, away))
-
-    def fail(_notification: object) -> None:
-        raise next(errors)
-
-    taken: Any = SimpleNamespace(notification=None)
-    target: Any = SimpleNamespace(send=fail)
-    delivery = Delivery(taken, 60_000, 3_600_000, 0.0)
-    # It has waited for others for an hour.
-    found = [(delivery.attempt(target, partial(float, at)), delivery.is_throttled) for at in (3_600, 7_199)]
-    assert found == [("answered 503", False), ("answered 429", True)]
-    with pytest.raises(RefusedError, match="answered 429"):
-        delivery.attempt(target, partial(float, 7_200))
-    with pytest.raises(RefusedError, match="answered 503"):
-        delivery.attempt(target, partial(float, 3_660))
 
 
 def test_a_secret_in_a_header_that_cannot_be_sent_is_not_shown() -> None:

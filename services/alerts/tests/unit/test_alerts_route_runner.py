@@ -6,7 +6,6 @@ import itertools
 import json
 import threading
 import time
-from collections import Counter as Counter_
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -209,35 +208,6 @@ def test_one_notification_that_is_not_taken_holds_up_no_other(server: HttpServer
     told = [server.received.get(timeout=LIMIT_S).headers["Idempotency-Key"] for _ in range(3)]
     assert told[:2] == [f"{name}/above/temperature/1/opened" for name in ("first", "second")]
     assert told[2] == told[0]
-
-
-def test_a_storm_is_a_few_posts_and_one_for_all_others_and_a_target_that_gets_too_many_is_left_alone(
-    server: HttpServer, world: Callable[..., World]
-) -> None:
-    """After each 429 the next post is a repeat or another alert's, and nothing becomes a dead letter."""
-    for status in (200, 429, 429, 429):
-        server.answers.put(status)
-    alerts = [alert(f"d{number}") for number in range(3_000)]
-    consumer = Consumer([*alerts, *(one | {"state": "closed"} for one in alerts)])
-    made = world([consumer], server.url, retry_for_ms=0, storm_limit=5, group_wait_ms=100, group_interval_ms=100)
-    until(lambda: consumer.committed_offsets == {0: 6_000})
-    assert made.dead == []
-    assert made.counted(made.metrics.notifications, "repeated") == 3
-    assert made.counted(made.metrics.route_alerts, "delivered") == 6_000
-    keys, storms = Counter_[str](), []
-    while not server.received.empty():
-        post = server.received.get()
-        keys[post.headers["Idempotency-Key"]] += 1
-        body = json.loads(post.body)
-        if "group" in body:
-            storms.append(body)
-    singles = {f"d{number}/above/temperature/1/{state}" for number in range(5) for state in ("opened", "closed")}
-    assert singles <= keys.keys()
-    assert len(keys.keys() - singles) == len(storms) <= 10
-    assert {json.dumps(one["group"]) for one in storms} == {'{"severity": "warning"}'}
-    assert storms[-1]["status"] == "closed"
-    assert all(one["status"] == "opened" for one in storms[:-1])
-    assert sum(keys.values()) == len(keys) + 3
 
 
 def test_a_template_that_fails_at_an_alert_costs_only_that_alert(

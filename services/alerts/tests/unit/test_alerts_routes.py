@@ -256,28 +256,6 @@ def test_pagerduty_gets_one_incident_a_group_which_people_resolve() -> None:
     assert made[0]["payload"]["custom_details"]["omitted"] == 2
 
 
-def test_pagerduty_gets_one_incident_a_storm_which_ends_with_its_last_alert() -> None:
-    route = http_route(kind="pagerduty", name="pd", secret_routing_key=SECRET)
-    storm = {"severity": "warning"}
-    opened, ended = tuple(alert(f"d{n}") for n in range(3)), tuple(alert(f"d{n}", "closed") for n in range(3))
-    told = [
-        Notification("pd", storm, opened),
-        Notification("pd", storm, ended[:2], still_open=1),
-        Notification("pd", storm, ended[2:]),
-    ]
-    events = [json.loads(post_of(route, one, NOW).body) for one in told]
-    assert [event["event_action"] for event in events] == ["trigger", "trigger", "resolve"]
-    assert len({event["dedup_key"] for event in events}) == 1
-    assert events[0]["dedup_key"] != posted(route, alert("d0"))[1]["dedup_key"]
-
-
-def test_a_storm_of_a_webhook_that_gets_each_alert_has_the_body_of_a_group() -> None:
-    route = http_route(kind="webhook", name="w", url="http://x/", group_by=["alert"])
-    body = json.loads(post_of(route, Notification("w", {"severity": "warning"}, (alert(),)), NOW).body)
-    assert (body["group"], body["count"], body["status"]) == ({"severity": "warning"}, 1, "opened")
-    assert "alert_id" in posted(route, alert())[1]
-
-
 def test_a_mail_has_one_subject_whatever_a_device_is_named() -> None:
     route = route_of(**EMAIL)
     assert isinstance(route, EmailRoute)

@@ -10,20 +10,13 @@ from isotherm.servicekit.backoff import Backoff
 
 
 class Delivery:
-    """One notification on its way. The caller has the clock.
+    """One notification on its way. The caller has the clock."""
 
-    It is repeated for `retry_for_ms` from its first attempt. A target that has got too many notifications will take it
-    later: against that it is repeated for `max_age_ms`, or the end of a storm of alerts would be dead letters.
-    """
-
-    def __init__(self, taken: GroupedNotification, retry_for_ms: int, max_age_ms: int, now_s: float) -> None:
+    def __init__(self, taken: GroupedNotification, retry_for_ms: int, now_s: float) -> None:
         self.taken = taken
         self.next_s = now_s
         """When the next attempt is due."""
-        self.is_throttled = False
-        """Whether the target gets nothing before the next attempt is due."""
-        self._retry_for_s, self._max_age_s = retry_for_ms / 1000, max_age_ms / 1000
-        self._first_s: float | None = None
+        self._give_up_s = now_s + retry_for_ms / 1000
         self._backoff = Backoff(base_ms=200, cap_ms=30_000)
 
     def attempt(self, target: Target, clock: Callable[[], float]) -> str | None:
@@ -32,18 +25,15 @@ class Delivery:
         Raises RefusedError when it is given up, and whatever else the target raises.
         """
         began_s = clock()
-        first_s = self._first_s = began_s if self._first_s is None else self._first_s
         try:
             target.send(self.taken.notification)
         except NotDeliveredError as error:
-            self.is_throttled = error.is_throttled
-            give_up_s = first_s + (self._max_age_s if error.is_throttled else self._retry_for_s)
-            if began_s >= give_up_s:
+            if began_s >= self._give_up_s:
                 raise RefusedError(str(error)) from None
             # The pause begins with the answer: an attempt that takes its whole time would leave none of it.
             now_s = clock()
             pause_s = max(self._backoff.next_ms() / 1000, error.retry_after_s)
             # The last attempt is made when the time is over, not before.
-            self.next_s = min(now_s + pause_s, max(give_up_s, now_s + 0.01))
+            self.next_s = min(now_s + pause_s, max(self._give_up_s, now_s + 0.01))
             return str(error)
         return None

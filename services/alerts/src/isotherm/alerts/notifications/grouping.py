@@ -6,10 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from isotherm.alerts.input.dead_letters import SourceRecord
-from isotherm.alerts.notifications.storms import Storms
 from isotherm.alerts.routes.kinds import BaseRoute
 from isotherm.alerts.routes.matching import group_of
-from isotherm.alerts.routes.notification import Alert, Notification, is_closed
+from isotherm.alerts.routes.notification import Alert, Notification
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +31,6 @@ class GroupedNotification:
 @dataclass(slots=True)
 class _Group:
     labels: dict[str, str]
-    """What its alerts share; empty when it is one alert that is told by itself."""
-    wait_s: float
-    interval_s: float
     due_s: float
     waiting: deque[PendingAlert] = field(default_factory=deque)
     is_being_told: bool = False
@@ -46,24 +42,27 @@ class AlertGroups:
 
     The first alert of a quiet group is due after `group_wait_ms`, later ones `group_interval_ms` after the last
     notification. While a notification of a group is under way the group gathers, so the states of an alert stay in
-    order. A route that tells each alert has a group for each, told at once, and one for each storm.
+    order.
     """
 
     def __init__(self, route: BaseRoute) -> None:
         self._route = route
-        self._storms = Storms(route.storm_limit)
+        self._wait_s, self._interval_s = route.group_wait_ms / 1000, route.group_interval_ms / 1000
+        if route.tells_each:
+            self._wait_s = self._interval_s = 0.0
         self._groups: dict[tuple[str, ...], _Group] = {}
         self.size = 0
         """How many states wait or are being told."""
 
     def add(self, pending: PendingAlert, now_s: float) -> None:
         """Let a state wait with its group."""
-        key, labels = self._place(pending.alert, now_s)
+        labels = group_of(pending.alert, self._route.group_by)
+        key = tuple(labels.values())
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = self._begin(labels, now_s)
+            group = self._groups[key] = _Group(labels, now_s + self._wait_s)
         elif not group.waiting and group.told_s is not None:
-            group.due_s = max(now_s + group.wait_s, group.told_s + group.interval_s)
+            group.due_s = max(now_s + self._wait_s, group.told_s + self._interval_s)
         group.waiting.append(pending)
         self.size += 1
 
@@ -76,7 +75,7 @@ class AlertGroups:
             if group.waiting:
                 if group.due_s <= now_s:
                     due.append(self._take(key, group))
-            elif group.told_s is None or group.told_s + group.interval_s <= now_s:
+            elif group.told_s is None or group.told_s + self._interval_s <= now_s:
                 del self._groups[key]
         return due
 
@@ -84,7 +83,7 @@ class AlertGroups:
         """Note that a notification has reached its target, or never will."""
         group = self._groups[taken.key]
         group.is_being_told, group.told_s = False, now_s
-        group.due_s = now_s + group.interval_s
+        group.due_s = now_s + self._interval_s
         self.size -= len(taken.covered)
 
     def next_due_s(self) -> float | None:
@@ -93,32 +92,15 @@ class AlertGroups:
             (group.due_s for group in self._groups.values() if group.waiting and not group.is_being_told), default=None
         )
 
-    def _place(self, alert: Alert, now_s: float) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the key and the labels of the group that tells a state."""
-        if not self._route.tells_each:
-            labels = group_of(alert, self._route.group_by)
-            return tuple(labels.values()), labels
-        storm = self._storms.group_of(alert, now_s)
-        if storm is None:
-            return ("alert", alert["alert_id"]), {}
-        return ("storm", *storm.values()), storm
-
-    def _begin(self, labels: dict[str, str], now_s: float) -> _Group:
-        route = self._route
-        if route.tells_each and not labels:
-            return _Group(labels, 0.0, 0.0, now_s)
-        wait_s = route.group_wait_ms / 1000
-        return _Group(labels, wait_s, route.group_interval_ms / 1000, now_s + wait_s)
-
     def _take(self, key: tuple[str, ...], group: _Group) -> GroupedNotification:
-        is_each = self._route.tells_each
-        how_many = 1 if is_each and not group.labels else len(group.waiting)
-        covered = [group.waiting.popleft() for _ in range(how_many)]
+        if self._route.tells_each:
+            covered = [group.waiting.popleft()]
+            labels = {}
+        else:
+            covered = list(group.waiting)
+            group.waiting.clear()
+            labels = group.labels
         group.is_being_told = True
         newest = {pending.alert["alert_id"]: pending.alert for pending in covered}
-        still_open = 0
-        if is_each and group.labels:
-            told_open = sum(1 for alert in newest.values() if not is_closed(alert))
-            still_open = max(0, self._storms.open_alerts(group.labels["severity"]) - told_open)
-        notification = Notification(self._route.name, group.labels, tuple(newest.values()), still_open)
+        notification = Notification(self._route.name, labels, tuple(newest.values()))
         return GroupedNotification(key, notification, tuple(covered))

@@ -13,8 +13,7 @@ from isotherm.alerts.routes.posts import HttpRoute, Post, post_of
 
 _MAX_ANSWER_BYTES = 65_536
 _MAX_RETRY_AFTER_S = 300.0
-_TOO_MANY = 429
-_REPEATABLE = (408, 425, _TOO_MANY)
+_REPEATABLE = (408, 425, 429)
 """Status codes below 500 that ask for a repeat (RFC 9110, RFC 8470, RFC 6585)."""
 
 
@@ -63,7 +62,7 @@ class HttpTarget:
         if 200 <= status < 300:
             return
         if status >= 500 or status in _REPEATABLE:
-            raise NotDeliveredError(f"answered {status}", retry_after_s, is_throttled=status == _TOO_MANY)
+            raise NotDeliveredError(f"answered {status}", retry_after_s)
         raise RefusedError(f"answered {status}")
 
     @staticmethod

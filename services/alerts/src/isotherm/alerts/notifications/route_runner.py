@@ -75,8 +75,6 @@ class RouteRunner:
         self._metrics, self._health = metrics, health
         self._decode = Decoder(registry, READER)
         self._groups, self._deliveries = AlertGroups(route), list[Delivery]()
-        self._throttled_until_s = 0.0
-        """The target has got too many notifications, and gets none before this time."""
         # A counter that exists from the start shows its first increase.
         for outcome in ("delivered", "repeated", "dead-lettered"):
             metrics.notifications.labels(route.name, outcome)
@@ -146,7 +144,7 @@ class RouteRunner:
 
     def _pause_s(self, now_s: float) -> float:
         """Return how long the route may wait for alerts: until something is due, and never long after a close."""
-        times = [max(delivery.next_s, self._throttled_until_s) for delivery in self._deliveries]
+        times = [delivery.next_s for delivery in self._deliveries]
         if (due_s := self._groups.next_due_s()) is not None:
             times.append(due_s)
         return max(0.0, min([_POLL_S, *(due - now_s for due in times)]))
@@ -211,10 +209,7 @@ class RouteRunner:
     ) -> None:
         now_s = time.monotonic()
         due = self._groups.take_due(now_s)
-        retry_for_ms, max_age_ms = self._route.retry_for_ms, self._route.max_age_ms
-        self._deliveries += [Delivery(taken, retry_for_ms, max_age_ms, now_s) for taken in due]
-        if now_s < self._throttled_until_s:
-            return
+        self._deliveries += [Delivery(taken, self._route.retry_for_ms, now_s) for taken in due]
         for delivery in sorted((one for one in self._deliveries if one.next_s <= now_s), key=lambda one: one.next_s):
             if self._ended.is_set():
                 return
@@ -227,9 +222,6 @@ class RouteRunner:
                         ends.settle(pending.source.partition, pending.source.offset)
                 reader.checked_ms = reader.checked_ms if ends is None else ends.checked_ms
                 reader.commit(at_once=True)
-            elif delivery.is_throttled:
-                self._throttled_until_s = delivery.next_s
-                return
             if time.monotonic() - now_s > _TURN_S:
                 return
 

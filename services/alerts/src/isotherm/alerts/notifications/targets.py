@@ -8,18 +8,16 @@ from isotherm.alerts.routes.notification import Notification
 
 
 class RefusedError(Exception):
-    """The target has refused a notification permanently, or for longer than the route repeats it."""
+    """The target has refused a notification permanently, or for longer than `retry_for_ms`."""
 
 
 class NotDeliveredError(Exception):
     """An attempt has failed, and a later one can succeed. The text holds no secret."""
 
-    def __init__(self, reason: str, retry_after_s: float = 0.0, *, is_throttled: bool = False) -> None:
+    def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
         super().__init__(reason)
         self.retry_after_s = retry_after_s
         """How long the target asks to be left alone, in s."""
-        self.is_throttled = is_throttled
-        """Whether the target takes the notification later, because it has got too many; so it gets none meanwhile."""
 
 
 class Target(Protocol):

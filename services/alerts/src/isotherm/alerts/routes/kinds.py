@@ -82,19 +82,13 @@ class BaseRoute(Settings):
     group_interval_ms: int = Field(
         60_000, ge=0, le=86_400_000, description="Least time between two notifications of a group."
     )
-    storm_limit: int = Field(
-        60,
-        ge=0,
-        description="With `alert` in `group_by`: how many alerts that open within a minute are told each by itself. "
-        "Further ones are told together, by severity, as the alerts of a group are; 0: no limit.",
-    )
     max_alerts: int = Field(20, ge=1, le=1_000, description="Most alerts that a text lists; it counts all of them.")
     timeout_ms: int = Field(10_000, ge=100, le=120_000, description="How long one attempt may take, from end to end.")
     retry_for_ms: int = Field(
         600_000,
         ge=0,
         description="How long a notification that can still succeed is repeated; then its alerts become dead-letter "
-        "records. A target that answers 429 (too many requests) is waited for longer: for `max_age_ms`.",
+        "records.",
     )
     max_age_ms: int = Field(
         86_400_000, ge=60_000, description="An alert that was written longer ago is not told any more, only counted."
@@ -185,8 +179,7 @@ class PagerDutyRoute(BaseRoute):
     """Triggers and resolves incidents of PagerDuty (Events API v2).
 
     An incident belongs to an alert. With groups it belongs to a group, and people resolve it: the end of some alerts of
-    a group is not the end of its incident. That of a storm (`storm_limit`) is resolved with its last alert, unless the
-    route has begun anew since.
+    a group is not the end of its incident.
     """
 
     kind: Literal["pagerduty"]

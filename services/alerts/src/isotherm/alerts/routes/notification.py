@@ -25,13 +25,11 @@ class Notification:
     group: Mapping[str, str]
     """The values that the alerts share, by the names in the route's `group_by`; empty for a single alert."""
     alerts: tuple[Alert, ...]
-    still_open: int = 0
-    """How many further alerts of a storm are open, which were told before."""
 
     @property
     def status(self) -> str:
-        """`opened` while at least one alert of the notification, or of its storm, is open, else `closed`."""
-        return "closed" if not self.still_open and all(is_closed(alert) for alert in self.alerts) else "opened"
+        """`opened` while at least one alert of the notification is open, else `closed`."""
+        return "closed" if all(is_closed(alert) for alert in self.alerts) else "opened"
 
     @property
     def key(self) -> str:

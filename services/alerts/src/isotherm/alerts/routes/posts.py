@@ -52,7 +52,7 @@ def _webhook(route: WebhookRoute, notification: Notification, now: datetime) -> 
     values = view(notification, route.max_alerts if route.template is not None else _MAX_LISTED)
     if route.template is not None:
         body = render(route.template, values).encode()
-    elif not notification.group and route.tells_each:
+    elif route.tells_each:
         body = alert_json(notification.alerts[0])
     else:
         body = json.dumps({name: value for name, value in values.items() if name != "alert"}).encode()
@@ -126,8 +126,7 @@ def _event(route: PagerDutyRoute, notification: Notification, listed: int) -> by
     values = view(notification, listed)
     first = notification.alerts[0]
     # All events with one key are one incident; a key has at most 255 letters.
-    is_single = route.tells_each and not notification.group
-    named = first["alert_id"] if is_single else json.dumps(dict(notification.group), sort_keys=True)
+    named = first["alert_id"] if route.tells_each else json.dumps(dict(notification.group), sort_keys=True)
     event: dict[str, Any] = {
         "routing_key": route.secret_routing_key.get_secret_value(),
         "event_action": "resolve" if notification.status == "closed" else "trigger",
