@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -14,6 +14,7 @@ from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.repartition import forwarder as forwarder_module
 from isotherm.alerts.repartition.forwarder import PART, Forwarder, ForwarderClients
 from isotherm.alerts.settings import AlertsSettings
+from isotherm.servicekit.avro import RegistryUnavailableError
 from isotherm.servicekit.health import Health
 
 LIMIT_S = 20.0
@@ -147,3 +148,66 @@ def test_what_is_committed_is_committed_again_some_time_later(monkeypatch: pytes
     finally:
         forwarder.close()
     assert consumer.commits[:2] == [ENDS, ENDS]
+
+
+class Record(NamedTuple):
+    """A record that waits to be forwarded, as the client gives it."""
+
+    number: int
+    position: int
+
+    def error(self) -> None:
+        return None
+
+    def topic(self) -> str:
+        return TOPIC
+
+    def partition(self) -> int:
+        return self.number
+
+    def offset(self) -> int:
+        return self.position
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_000
+
+    def value(self) -> bytes:
+        return b"?"
+
+    def headers(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("missing", ["registry", "room"])
+def test_a_record_that_a_close_has_kept_from_being_forwarded_is_not_committed(missing: str) -> None:
+    """The registry does not answer, or the producer is full, until the service is stopped: the next one forwards it."""
+    consumer, waits = Consumer([], Health()), threading.Event()
+
+    def produce(*_: object, **__: object) -> None:
+        waits.set()
+        raise BufferError
+
+    def decode(*_: object) -> Any:
+        if missing == "registry":
+            waits.set()
+            raise RegistryUnavailableError("no answer")
+        return SimpleNamespace(device_id="d")
+
+    full = SimpleNamespace(
+        close=lambda: None, flush=lambda _s: 0, produce=produce, poll=lambda s: threading.Event().wait(s)
+    )
+    clients = ForwarderClients(*(cast(Any, one) for one in (consumer, full, full, full)))
+    forwarder = Forwarder(AlertsSettings(name="t", input_topics=[TOPIC]), cast(Any, None), clients, Metrics(), Health())
+    forwarder._decode = decode  # type: ignore[assignment]  # stands for the registry
+    subscribe = consumer.subscribe
+
+    def subscribe_to_one(topics: Sequence[str], on_assign: Callable[..., None], **_: object) -> None:
+        subscribe(topics, on_assign)
+        consumer._events = [end_of(1, 9), Record(0, 6)]
+
+    consumer.subscribe = subscribe_to_one  # type: ignore[method-assign]
+    forwarder.start()
+    assert waits.wait(LIMIT_S)
+    forwarder.close()
+    assert forwarder.failure is None
+    assert all(one.get(0, 0) <= 6 for one in consumer.commits), consumer.commits

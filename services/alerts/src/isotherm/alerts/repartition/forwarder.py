@@ -134,6 +134,8 @@ class Forwarder:
                 self._hold_back()
                 while not self._paused.is_set() and (earliest := self._merge.pop()) is not None:
                     if not self._forward(earliest):
+                        # The last commit must leave it to the next forwarder.
+                        self._merge.restore_popped()
                         return
                 if time.monotonic() - committed_s >= _COMMIT_INTERVAL_S:
                     self._commit()

@@ -35,6 +35,8 @@ class TimeOrderedMerge(Generic[T]):
 
     def __init__(self) -> None:
         self._buffers: dict[TopicPartition, _PartitionBuffer[T]] = {}
+        self._popped: tuple[_PartitionBuffer[T], tuple[int, int, T], int | None] | None = None
+        """The last popped entry, with its buffer and the position before it."""
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions that are read from now on."""
@@ -67,9 +69,19 @@ class TimeOrderedMerge(Generic[T]):
         if not buffers:
             return None
         buffer = min(buffers, key=lambda one: one.waiting[0][0])
-        _, offset, record = buffer.waiting.popleft()
+        entry = buffer.waiting.popleft()
+        self._popped = buffer, entry, buffer.position
+        _, offset, record = entry
         buffer.position = offset + 1
         return record
+
+    def restore_popped(self) -> None:
+        """Put the last popped record back: `positions` does not count it."""
+        if self._popped is not None:
+            buffer, entry, position = self._popped
+            buffer.waiting.appendleft(entry)
+            buffer.position = position
+            self._popped = None
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the offset after the last popped record of each partition.
