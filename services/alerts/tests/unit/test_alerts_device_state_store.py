@@ -6,7 +6,7 @@ import pytest
 
 from isotherm.alerts.engine import device_state as changelog
 from isotherm.alerts.engine.device_state import DeviceRuleState
-from isotherm.alerts.stream.device_state_store import DeviceStateStore
+from isotherm.alerts.stream.device_state_store import DeviceStateStore, PartitionStates
 
 OLDER, NEWER = (changelog.encode(DeviceRuleState(revision=revision), 0) for revision in (1, 2))
 OTHER = changelog.encode(DeviceRuleState(revision=2, last_seen_ms=7), 0)
@@ -51,3 +51,19 @@ def test_another_process_has_the_partition_now() -> None:
     store = recovered(NEWER, OLDER)
     store.own([1])
     assert list(store.pop_rewrites()) == []
+
+
+def test_a_device_that_is_due_soon_again_and_again_leaves_no_trace_of_its_later_times() -> None:
+    """Its readings wait for order, and it is forgotten in a month: each turn would leave an entry for the month."""
+    partition = DeviceStateStore().partitions.setdefault(0, PartitionStates())
+    month_ms, turns = 30 * 86_400_000, 10_000
+    for turn in range(turns):
+        now_ms = turn * 10_000
+        partition.schedule("d", now_ms + month_ms)
+        partition.schedule("d", now_ms + 5_000)
+        partition.schedule("e", month_ms)
+        assert list(partition.pop_due(now_ms + 5_000)) == ["d"]
+    assert len(partition._queue) < 1_000
+    assert list(partition.pop_due(month_ms)) == ["e"]
+    partition.schedule("d", 2 * month_ms)
+    assert list(partition.pop_due(2 * month_ms)) == ["d"]

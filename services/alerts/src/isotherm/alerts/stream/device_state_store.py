@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from isotherm.alerts.hotpath.compiled import QuietDevices
 
 _NEVER_MS = 2**62
+_FEW_ENTRIES = 64
+"""So many outdated entries of the queue are kept whatever the number of devices."""
 
 
 class ChangelogRecord(Protocol):
@@ -158,6 +160,10 @@ class PartitionStates:
         if known is None or due_ms < known:
             self._scheduled[device_id] = due_ms
             heapq.heappush(self._queue, (due_ms, device_id))
+            if len(self._queue) > 2 * len(self._scheduled) + _FEW_ENTRIES:
+                # An earlier time leaves the entry of the later one behind. `forget_after_ms` may be a month ahead.
+                self._queue = [(at_ms, scheduled) for scheduled, at_ms in self._scheduled.items()]
+                heapq.heapify(self._queue)
 
     def schedule_all(self) -> None:
         """Schedule every recovered device. Devices with alerts that may not have been published are due at once."""
