@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError
 from route_targets import HttpServer, alert
 from test_alerts_route_runner import Consumer, World, until
 
-from isotherm.alerts.notifications import storms as storms_module
+from isotherm.alerts.notifications.storms import placement
 
 MANY = 3_000
 
@@ -152,7 +152,7 @@ def test_a_restart_goes_on_with_a_storm(
     until(lambda: first.committed_offsets == {0: MANY})
     world.runner.close()
     if is_calm:
-        monkeypatch.setattr(storms_module, "_CALM_S", 0.0)
+        monkeypatch.setattr(placement, "_CALM_S", 0.0)
     more = 0 if is_calm else 30
     second = Consumer([*first.alerts, *alerts(range(MANY, MANY + more))], first.committed_offsets)
     second.metadata_of = first.metadata_of
@@ -179,7 +179,7 @@ def test_a_kill_between_the_notification_and_the_commit_opens_no_second_incident
     world.runner.close()
     assert first.committed_offsets == {0: 0}
     target.on_event = lambda: None
-    monkeypatch.setattr(storms_module, "_CALM_S", 0.0)
+    monkeypatch.setattr(placement, "_CALM_S", 0.0)
     second = Consumer(first.alerts, first.committed_offsets)
     second.metadata_of = first.metadata_of
     start(second, target.url)

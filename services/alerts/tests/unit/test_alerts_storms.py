@@ -10,7 +10,7 @@ from route_targets import alert
 
 from isotherm.alerts.input.dead_letters import SourceRecord
 from isotherm.alerts.notifications.grouping import PendingAlert
-from isotherm.alerts.notifications.storms import MAX_STORMS, Storms
+from isotherm.alerts.notifications.storms.placement import MAX_STORMS, Storms
 
 LIMIT = 2
 PARTITIONS = 2
@@ -54,7 +54,7 @@ class Route:
         partition = self.log[number % PARTITIONS]
         partition.append(pending(number, len(partition), state))
 
-    def tell(self) -> None:
+    def tell_all(self) -> None:
         """Read what is there, place it, store how, and tell it."""
         now_ms = int(self.now_s * 1000)
         batch = [one for number, records in self.log.items() for one in records[self.read[number] :]]
@@ -96,14 +96,14 @@ def test_when_all_alerts_have_ended_no_incident_is_open(steps: list[Step]) -> No
             route.now_s += step.amount
         elif step.kind == "kill":
             route.restart(step.amount)
-        route.tell()
+        route.tell_all()
         assert bool(route.open) is bool(alive)
     for number in alive:
         route.write(number, "closed")
-    route.tell()
+    route.tell_all()
     assert route.open == set()
     route.now_s += 301
-    route.tell()
+    route.tell_all()
     assert len(route.storms) == 0
 
 

@@ -7,7 +7,7 @@ import time
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from isotherm.alerts.notifications.offset_tracker import OffsetTracker
-from isotherm.alerts.notifications.storms import Storms
+from isotherm.alerts.notifications.storms.placement import Storms
 from isotherm.servicekit import logs
 from isotherm.servicekit.kafka.consuming import consume_available
 

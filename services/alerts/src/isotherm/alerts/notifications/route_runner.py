@@ -16,10 +16,9 @@ from isotherm.alerts.input.dead_letters import dead_letter_record, source_record
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.notifications.alert_reader import AlertReader
 from isotherm.alerts.notifications.delivery import Delivery
-from isotherm.alerts.notifications.grouping import AlertGroups, PendingAlert
+from isotherm.alerts.notifications.grouping import AlertGroups, PendingAlert, Storm
 from isotherm.alerts.notifications.silence_ends import SilenceEnds
-from isotherm.alerts.notifications.storm import Storm
-from isotherm.alerts.notifications.storm_history import read_open_alerts
+from isotherm.alerts.notifications.storms.history import read_open_alerts
 from isotherm.alerts.notifications.targets import Target
 from isotherm.alerts.routes.kinds import BaseRoute
 from isotherm.alerts.routes.notification import Alert, is_closed, with_attributes

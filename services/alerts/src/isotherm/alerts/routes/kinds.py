@@ -95,10 +95,13 @@ class BaseRoute(Settings):
         600_000,
         ge=0,
         description="How long a notification that can still succeed is repeated; then its alerts become dead-letter "
-        "records.",
+        "records. Pauses after 429 do not count.",
     )
     max_age_ms: int = Field(
-        86_400_000, ge=60_000, description="An alert that was written longer ago is not told any more, only counted."
+        86_400_000,
+        ge=60_000,
+        description="An alert that was written longer ago is not told any more, only counted; its end is, to "
+        "`webhook`, `alertmanager` and `pagerduty`.",
     )
 
     @property

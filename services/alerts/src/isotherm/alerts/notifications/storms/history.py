@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from isotherm.alerts.input.unread_partitions import UnreadPartitions
 from isotherm.alerts.notifications.grouping import PendingAlert
-from isotherm.alerts.notifications.storms import Storms
+from isotherm.alerts.notifications.storms.placement import Storms
 from isotherm.servicekit.kafka.consuming import consume_available
 
 _BATCH = 1_000

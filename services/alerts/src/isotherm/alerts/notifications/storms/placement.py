@@ -6,8 +6,7 @@ import re
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 
-from isotherm.alerts.notifications.grouping import PendingAlert
-from isotherm.alerts.notifications.storm import Storm
+from isotherm.alerts.notifications.grouping import PendingAlert, Storm
 from isotherm.alerts.routes.notification import Alert, is_closed
 
 MAX_STORMS = 32
