@@ -46,9 +46,10 @@ _TEMPLATES = """## Templates
 Templates are [Jinja](https://jinja.palletsprojects.com/templates/). They may use `route`, `status` (`opened` while one
 alert of the notification is open, else `closed`), `severity` (the highest), `group` (values by label), `count`,
 `opened`, `closed`, `omitted` (how many are not listed), `alerts` (at most `max_alerts`, open ones first), `alert` (the
-first), and `key`. An alert has the fields of its [record](topics.md), times in ISO 8601, and `attributes` (`home`,
-`region`, `model`). A field may be empty: a silent device has no `value`. The
-attributes are those that the device had when the alert opened, so that an alert ends with the labels of its begin
+first), `key`, and `storm` (its `name`, and `open`, how many of its alerts are; empty but in a storm). An alert has the
+fields of its [record](topics.md), times in ISO 8601, and `attributes` (`home`, `region`, `model`). A field may be
+empty: a silent device has no `value`. The attributes are those that the device had when the alert opened, so that an
+alert ends with the labels of its begin
 ([ADR 161](../adr/0161-alerts-keep-the-attributes-of-their-opening.md)).
 
 The service renders each template at its start, and stops if that fails, if a name is unknown, or if a webhook whose

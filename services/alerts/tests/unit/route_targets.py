@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -73,6 +75,65 @@ class HttpServer:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Incidents:
+    """A server that keeps incidents as PagerDuty's Events API v2 does: one for each `dedup_key`."""
+
+    def __init__(self) -> None:
+        self.is_open: dict[str, bool] = {}
+        self.pages: list[str] = []
+        """Keys in the order in which their incidents have opened, also again."""
+        self.summaries: list[str] = []
+        self.events = 0
+        self.at_s: list[float] = []
+        self.answer: Callable[[], int] = lambda: 202
+        """Returns the status of the next answer."""
+        self.on_event: Callable[[], None] = lambda: None
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                server.at_s.append(time.monotonic())
+                status = server.answer()
+                if status == 202:
+                    server.take(event)
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                if status == 429:
+                    self.send_header("Retry-After", "1")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """The incidents are kept."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Open or resolve an incident. The end of one that it does not know has no effect."""
+        key, is_trigger = event["dedup_key"], event["event_action"] == "trigger"
+        self.events += 1
+        self.summaries.append(event["payload"]["summary"])
+        if is_trigger and not self.is_open.get(key):
+            self.pages.append(key)
+        if is_trigger or key in self.is_open:
+            self.is_open[key] = is_trigger
+        self.on_event()
+
+    @property
+    def open(self) -> list[str]:
+        """The keys of the open incidents."""
+        return [key for key, is_open in self.is_open.items() if is_open]
 
     def close(self) -> None:
         """Free the port."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,12 +60,12 @@ def test_a_pause_begins_with_the_answer() -> None:
     times = iter((0.0, 10.0))
 
     def fail(_notification: object) -> None:
-        raise NotDeliveredError("answered 429", retry_after_s=5.0)
+        raise NotDeliveredError("answered 503", retry_after_s=5.0)
 
     taken: Any = SimpleNamespace(notification=None)
     target: Any = SimpleNamespace(send=fail)
-    delivery = Delivery(taken, 60_000, 0.0)
-    assert delivery.attempt(target, lambda: next(times)) == "answered 429"
+    delivery = Delivery(taken, 60_000, 3_600_000, 0.0)
+    assert delivery.attempt(target, lambda: next(times)) == "answered 503"
     assert delivery.next_s == 15.0
 
 
@@ -87,3 +90,37 @@ def test_a_pause_that_the_server_asks_for_is_kept_within_a_bound() -> None:
         assert caught.value.retry_after_s == kept
         target.close()
         server.close()
+
+
+def test_who_is_asked_to_wait_is_not_given_up_before_its_alerts_are_too_old() -> None:
+    def fail(_notification: object) -> None:
+        raise answers.pop(0)
+
+    throttled = NotDeliveredError("answered 429", 300.0, is_throttled=True)
+    answers = [*[throttled] * 12, NotDeliveredError("answered 503"), throttled]
+    taken: Any = SimpleNamespace(notification=None)
+    target: Any = SimpleNamespace(send=fail)
+    # It has waited behind others for longer than `retry_for_ms`.
+    delivery, now_s = Delivery(taken, 60_000, 10_000_000, 0.0), [5_000.0]
+    for _ in range(12):
+        assert delivery.attempt(target, lambda: now_s[0]) == "answered 429"
+        assert delivery.next_s >= now_s[0] + 300.0
+        now_s[0] = delivery.next_s
+    assert delivery.attempt(target, lambda: now_s[0]) == "answered 503", "its time begins after the pause"
+    now_s[0] = 10_000.0
+    with pytest.raises(RefusedError):
+        delivery.attempt(target, lambda: now_s[0])
+
+
+@pytest.mark.parametrize(("ahead_s", "most_s"), [(200, 200.0), (-5, 0.0), (9_000, 300.0)])
+def test_a_pause_may_be_asked_for_by_date(ahead_s: int, most_s: float) -> None:
+    until = datetime.now(UTC) + timedelta(seconds=ahead_s)
+    server = HttpServer({"Retry-After": format_datetime(until, usegmt=True)})
+    server.answers.put(429)
+    route = WebhookRoute.model_validate({"kind": "webhook", "name": "r", "url": server.url})
+    with closing(HttpTarget(route)) as target, pytest.raises(NotDeliveredError) as caught:
+        target.send(Notification("r", {}, (alert(),)))
+    server.close()
+    assert (caught.value.retry_after_s > 0.0) is (ahead_s > 0)
+    assert caught.value.retry_after_s <= most_s
+    assert caught.value.is_throttled

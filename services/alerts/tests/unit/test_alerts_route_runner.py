@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from prometheus_client import Counter
+from pydantic import TypeAdapter
 from route_targets import HttpServer, alert
 
 from isotherm.alerts.metrics import Metrics
@@ -20,7 +21,7 @@ from isotherm.alerts.notifications import route_runner
 from isotherm.alerts.notifications.alert_reader import AlertReader
 from isotherm.alerts.notifications.http_target import HttpTarget
 from isotherm.alerts.notifications.route_runner import RouteClients, RouteRunner
-from isotherm.alerts.routes.kinds import WebhookRoute
+from isotherm.alerts.routes.kinds import Route
 from isotherm.alerts.routes.matching import RouteFilter
 from isotherm.alerts.routes.silences import Silence, SilenceTable
 from isotherm.connector.errors.dead_letters import DeadLetterRecord
@@ -49,6 +50,7 @@ class Consumer:
         self.paused = False
         self.age_ms = 0
         self.metadata = ""
+        self.metadata_of: dict[int, str] = {}
         self._assign: Callable[..., None] | None = None
 
     def subscribe(self, topics: list[str], on_assign: Callable[..., None], **_others: Any) -> None:
@@ -88,9 +90,9 @@ class Consumer:
         return SimpleNamespace(topics={topic: SimpleNamespace(partitions=self.partitions)})
 
     def committed(self, asked: list[TopicPartition], **_others: Any) -> list[TopicPartition]:
-        return [
-            TopicPartition("alerts", one.partition, self.committed_offsets.get(one.partition, -1001)) for one in asked
-        ]
+        offsets, metadata = self.committed_offsets, self.metadata_of
+        numbers = [one.partition for one in asked]
+        return [TopicPartition("alerts", one, offsets.get(one, -1001), metadata.get(one, "")) for one in numbers]
 
     def get_watermark_offsets(self, one: TopicPartition, **_others: Any) -> tuple[int, int]:
         return self.partitions[one.partition]
@@ -99,6 +101,7 @@ class Consumer:
         if self.commit_error is not None:
             raise KafkaException(self.commit_error)
         self.committed_offsets.update({one.partition: one.offset for one in offsets})
+        self.metadata_of.update({one.partition: str(one.metadata) for one in offsets})
         self.metadata = str(offsets[0].metadata)
 
     def close(self) -> None:
@@ -122,7 +125,8 @@ class World:
         self.health.ready()
         self.consumers = consumers
         given = {"group_by": ["alert"], "retry_for_ms": 60_000, **fields}
-        self.route = WebhookRoute.model_validate({"kind": "webhook", "name": "ops", "url": url, **given})
+        route: Any = TypeAdapter(Route).validate_python({"kind": "webhook", "name": "ops", "url": url, **given})
+        self.route = route
 
         def consumer() -> Any:
             self.opened += 1
@@ -131,7 +135,11 @@ class World:
         unused: Any = None
         dead_letters: Any = SimpleNamespace(send=self.dead.extend)
         self.silences = SilenceTable()
-        clients = RouteClients(consumer, consumer, lambda: dead_letters, lambda: HttpTarget(self.route))
+
+        def history() -> Any:
+            return Consumer(consumers[0].alerts)
+
+        clients = RouteClients(consumer, history, lambda: dead_letters, lambda: HttpTarget(self.route))
         self.runner = RouteRunner(
             self.route, "g", "alerts", unused, clients, lambda _device: {}, self.silences, self.metrics, self.health
         )

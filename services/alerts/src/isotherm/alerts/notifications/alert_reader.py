@@ -7,6 +7,7 @@ import time
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from isotherm.alerts.notifications.offset_tracker import OffsetTracker
+from isotherm.alerts.notifications.storms.placement import Storms
 from isotherm.servicekit import logs
 from isotherm.servicekit.kafka.consuming import consume_available
 
@@ -29,14 +30,22 @@ class AlertReader:
     route never tells what happened before it existed.
     """
 
-    def __init__(self, consumer: Consumer, topic: str, route: str) -> None:
-        """Subscribe. The consumer uses an eager assignor and has `enable.partition.eof` unset."""
+    def __init__(self, consumer: Consumer, topic: str, route: str, storm_limit: int | None = None) -> None:
+        """Subscribe. The consumer uses an eager assignor and has `enable.partition.eof` unset.
+
+        `storm_limit` is None for a route without storms.
+        """
+        self._storm_limit = storm_limit
         self._consumer, self._topic, self._route = consumer, topic, route
         self._tracker = OffsetTracker()
         self._is_held, self._commit_s = False, 0.0
         self.checked_ms = 0
         """Up to when the ends of silences are dealt with; it is committed with the offsets."""
         self._stored_ms = 0
+        self.storms = Storms(0)
+        """What is committed beside the offsets of each partition."""
+        self.starts: dict[int, int] = {}
+        """The offsets from which the partitions are read since the last assignment."""
         self.generation = 0
         """Grows with each assignment and revocation: what was read before is another reader's now."""
         consumer.subscribe([topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
@@ -71,27 +80,39 @@ class AlertReader:
             assigned = self._consumer.assignment()
             (self._consumer.pause if is_held else self._consumer.resume)(assigned)
 
-    def commit(self, *, at_once: bool = False) -> None:
-        """Commit what is settled, at most once a second unless it is to be `at_once`."""
+    def read_until(self) -> dict[int, int]:
+        """Return the offset behind the last record that was read, by partition."""
+        return self._tracker.read_until()
+
+    def commit(self, *, at_once: bool = False) -> bool:
+        """Commit what is settled, at most once a second unless it is to be `at_once`; return False when Kafka refuses.
+
+        With storms that have changed every partition is committed.
+        """
         now_s = time.monotonic()
         if not at_once and now_s < self._commit_s:
-            return
+            return True
         self._commit_s = now_s + _COMMIT_S
         offsets = self._tracker.to_commit()
         is_old = self.checked_ms > self._stored_ms + _CHECKED_COMMIT_MS
         if self.is_reading and (is_old or (at_once and self.checked_ms > self._stored_ms)):
             offsets = self._tracker.positions({0}) | offsets
+        if self.is_reading and self.storms.is_changed:
+            offsets = self._tracker.positions(self.starts)
         if not offsets:
-            return
+            return True
         try:
             self._consumer.commit(offsets=self._partitions(offsets), asynchronous=False)
         except KafkaException as error:
             # Nothing is lost: the alerts are told again, or the next commit includes them.
             _log.warning("the offsets are not committed", route=self._route, reason=str(error))
-        else:
-            self._tracker.committed(offsets)
-            if 0 in offsets:
-                self._stored_ms = self.checked_ms
+            return False
+        self._tracker.committed(offsets)
+        if 0 in offsets:
+            self._stored_ms = self.checked_ms
+        if offsets.keys() >= self.starts.keys():
+            self.storms.is_changed = False
+        return True
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.generation += 1
@@ -100,7 +121,7 @@ class AlertReader:
             self._tracker.start({})
             consumer.assign([])
             return
-        starts = self._starts(consumer)
+        starts = self.starts = self._starts(consumer)
         self._tracker.start(starts)
         consumer.assign(self._partitions(starts))
         _log.info("the route is told by this process", route=self._route, partitions=len(starts))
@@ -115,6 +136,10 @@ class AlertReader:
             if one.error is not None:
                 raise KafkaException(one.error)
         found = {one.partition: one.offset for one in committed}
+        self.storms = Storms(self._storm_limit or 0)
+        if self._storm_limit is not None:
+            stored = {one.partition: one.metadata for one in committed}
+            self.storms.restore(stored, time.monotonic(), time.time_ns() // 1_000_000)
         self.checked_ms = self._stored_ms = _checked_ms(next(one.metadata for one in committed if one.partition == 0))
         starts = {number: offset for number, offset in found.items() if offset >= 0}
         # A partition that was added to a topic in use has no history: its first alert is a new one.
@@ -134,11 +159,14 @@ class AlertReader:
         consumer.unassign()
 
     def _partitions(self, offsets: dict[int, int]) -> list[TopicPartition]:
-        metadata = f"{_CHECKED}{self.checked_ms}"
-        return [TopicPartition(self._topic, number, offset, metadata) for number, offset in sorted(offsets.items())]
+        checked = f"{_CHECKED}{self.checked_ms}"
+        return [
+            TopicPartition(self._topic, number, offset, checked + self.storms.stored(number))
+            for number, offset in sorted(offsets.items())
+        ]
 
 
 def _checked_ms(metadata: str | None) -> int:
     """Return the time in a commit's metadata; now, for a route that has committed none."""
-    text = (metadata or "").removeprefix(_CHECKED)
+    text = (metadata or "").partition(";")[0].removeprefix(_CHECKED)
     return int(text) if text.isascii() and text.isdigit() else int(time.time() * 1000)

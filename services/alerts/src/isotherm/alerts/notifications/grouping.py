@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from isotherm.alerts.input.dead_letters import SourceRecord
 from isotherm.alerts.routes.kinds import BaseRoute
 from isotherm.alerts.routes.matching import group_of
-from isotherm.alerts.routes.notification import Alert, Notification
+from isotherm.alerts.routes.notification import Alert, Notification, StormState, common_labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,50 @@ class GroupedNotification:
 
 
 @dataclass(slots=True)
+class Storm:
+    """Alerts of one severity that are told together, and what the target calls them."""
+
+    begun_ms: int
+    severity: str
+    last_ms: int
+    """When the last alert has joined, epoch ms."""
+    is_exact: bool = True
+    """Whether every alert of `severity` that opened within `spans` belongs to the storm."""
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By partition: the offset of its first opening, and the one after the last."""
+    open: set[str] = field(default_factory=set)
+    """Ids of its alerts that are open."""
+    untold: int = 0
+    """How many states wait to be told."""
+
+    @property
+    def key(self) -> str:
+        """The name of the storm in a route."""
+        return f"{self.severity}/{self.begun_ms}"
+
+    def covers(self, partition: int, offset: int) -> bool:
+        """Return whether an offset is in the spans."""
+        first, end = self.spans.get(partition, (0, 0))
+        return first <= offset < end
+
+    def is_read(self, read_until: Mapping[int, int]) -> bool:
+        """Return whether the route has read all of the spans."""
+        return all(end <= read_until.get(partition, end) for partition, (_, end) in self.spans.items())
+
+    def cover(self, partition: int, offset: int) -> None:
+        """Widen the spans to an offset."""
+        first, end = self.spans.get(partition, (offset, offset + 1))
+        self.spans[partition] = min(first, offset), max(end, offset + 1)
+
+
+@dataclass(slots=True)
 class _Group:
     labels: dict[str, str]
     due_s: float
     waiting: deque[PendingAlert] = field(default_factory=deque)
     is_being_told: bool = False
     told_s: float | None = None
+    storm: Storm | None = None
 
 
 class AlertGroups:
@@ -48,23 +87,31 @@ class AlertGroups:
     def __init__(self, route: BaseRoute) -> None:
         self._route = route
         self._wait_s, self._interval_s = route.group_wait_ms / 1000, route.group_interval_ms / 1000
-        if route.tells_each:
-            self._wait_s = self._interval_s = 0.0
         self._groups: dict[tuple[str, ...], _Group] = {}
         self.size = 0
         """How many states wait or are being told."""
 
-    def add(self, pending: PendingAlert, now_s: float) -> None:
-        """Let a state wait with its group."""
-        labels = group_of(pending.alert, self._route.group_by)
-        key = tuple(labels.values())
+    def add(self, pending: PendingAlert, now_s: float, storm: Storm | None = None) -> None:
+        """Let a state wait with its group, or with those of a storm."""
+        labels = {"storm": storm.key} if storm is not None else group_of(pending.alert, self._route.group_by)
+        # No label of a route has this name.
+        key = tuple(labels.values()) if storm is None else ("storm", storm.key)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(labels, now_s + self._wait_s)
+            group = self._groups[key] = _Group(labels, 0.0, storm=storm)
+            group.due_s = now_s + self._wait_of(group)
         elif not group.waiting and group.told_s is not None:
-            group.due_s = max(now_s + self._wait_s, group.told_s + self._interval_s)
+            group.due_s = max(now_s + self._wait_of(group), group.told_s + self._interval_of(group))
         group.waiting.append(pending)
         self.size += 1
+        if storm is not None:
+            storm.untold += 1
+
+    def _wait_of(self, group: _Group) -> float:
+        return 0.0 if self._route.tells_each and group.storm is None else self._wait_s
+
+    def _interval_of(self, group: _Group) -> float:
+        return 0.0 if self._route.tells_each and group.storm is None else self._interval_s
 
     def take_due(self, now_s: float) -> list[GroupedNotification]:
         """Return a notification of each group that is due. It is under way until `told` is called."""
@@ -75,7 +122,7 @@ class AlertGroups:
             if group.waiting:
                 if group.due_s <= now_s:
                     due.append(self._take(key, group))
-            elif group.told_s is None or group.told_s + self._interval_s <= now_s:
+            elif group.told_s is None or group.told_s + self._interval_of(group) <= now_s:
                 del self._groups[key]
         return due
 
@@ -83,8 +130,10 @@ class AlertGroups:
         """Note that a notification has reached its target, or never will."""
         group = self._groups[taken.key]
         group.is_being_told, group.told_s = False, now_s
-        group.due_s = now_s + self._interval_s
+        group.due_s = now_s + self._interval_of(group)
         self.size -= len(taken.covered)
+        if group.storm is not None:
+            group.storm.untold -= len(taken.covered)
 
     def next_due_s(self) -> float | None:
         """Return when the next group is due; None while none waits."""
@@ -93,7 +142,7 @@ class AlertGroups:
         )
 
     def _take(self, key: tuple[str, ...], group: _Group) -> GroupedNotification:
-        if self._route.tells_each:
+        if self._route.tells_each and group.storm is None:
             covered = [group.waiting.popleft()]
             labels = {}
         else:
@@ -102,5 +151,8 @@ class AlertGroups:
             labels = group.labels
         group.is_being_told = True
         newest = {pending.alert["alert_id"]: pending.alert for pending in covered}
-        notification = Notification(self._route.name, labels, tuple(newest.values()))
+        alerts, state = tuple(newest.values()), None
+        if group.storm is not None:
+            labels, state = common_labels(alerts), StormState(group.storm.key, len(group.storm.open))
+        notification = Notification(self._route.name, labels, alerts, state)
         return GroupedNotification(key, notification, tuple(covered))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 import httpx
 
 from isotherm.alerts.notifications.targets import NotDeliveredError, RefusedError
 from isotherm.alerts.routes.notification import Notification
-from isotherm.alerts.routes.posts import HttpRoute, Post, post_of
+from isotherm.alerts.routes.posts import HttpRoute, Post, is_needed, post_of
 
 _MAX_ANSWER_BYTES = 65_536
 _MAX_RETRY_AFTER_S = 300.0
-_REPEATABLE = (408, 425, 429)
+_TOO_MANY = 429
+_REPEATABLE = (408, 425, _TOO_MANY)
 """Status codes below 500 that ask for a repeat (RFC 9110, RFC 8470, RFC 6585)."""
 
 
@@ -32,6 +34,8 @@ class HttpTarget:
 
     def send(self, notification: Notification) -> None:
         """Send a notification. Raises NotDeliveredError, RefusedError and TemplateFailedError."""
+        if not is_needed(self._route, notification):
+            return
         self._runner.run(self._post(post_of(self._route, notification, datetime.now(UTC))))
 
     def close(self) -> None:
@@ -62,7 +66,7 @@ class HttpTarget:
         if 200 <= status < 300:
             return
         if status >= 500 or status in _REPEATABLE:
-            raise NotDeliveredError(f"answered {status}", retry_after_s)
+            raise NotDeliveredError(f"answered {status}", retry_after_s, is_throttled=status == _TOO_MANY)
         raise RefusedError(f"answered {status}")
 
     @staticmethod
@@ -76,5 +80,13 @@ class HttpTarget:
 
 
 def _seconds(text: str | None) -> float:
-    """Return the pause in s that `Retry-After` asks for (RFC 9110, 10.2.3), at most five minutes. It reads no dates."""
-    return min(float(text), _MAX_RETRY_AFTER_S) if text is not None and text.isascii() and text.isdigit() else 0.0
+    """Return the pause in s that `Retry-After` asks for (RFC 9110, 10.2.3), at most five minutes."""
+    if text is None:
+        return 0.0
+    if text.isascii() and text.isdigit():
+        return min(float(text), _MAX_RETRY_AFTER_S)
+    try:
+        pause = parsedate_to_datetime(text).astimezone(UTC) - datetime.now(UTC)
+    except (ValueError, OverflowError):
+        return 0.0
+    return min(max(pause.total_seconds(), 0.0), _MAX_RETRY_AFTER_S)

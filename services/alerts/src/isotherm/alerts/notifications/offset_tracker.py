@@ -37,6 +37,10 @@ class OffsetTracker:
         """Whether there is any partition."""
         return bool(self._open)
 
+    def read_until(self) -> dict[int, int]:
+        """Return the offset behind the last record that was read, by partition."""
+        return dict(self._positions)
+
     def positions(self, partitions: Iterable[int]) -> dict[int, int]:
         """Return the offsets that may be committed for some partitions."""
         return {number: next(iter(self._open[number]), self._positions[number]) for number in partitions}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -15,8 +16,9 @@ from isotherm.alerts.input.dead_letters import dead_letter_record, source_record
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.notifications.alert_reader import AlertReader
 from isotherm.alerts.notifications.delivery import Delivery
-from isotherm.alerts.notifications.grouping import AlertGroups, PendingAlert
+from isotherm.alerts.notifications.grouping import AlertGroups, PendingAlert, Storm
 from isotherm.alerts.notifications.silence_ends import SilenceEnds
+from isotherm.alerts.notifications.storms.history import read_open_alerts
 from isotherm.alerts.notifications.targets import Target
 from isotherm.alerts.routes.kinds import BaseRoute
 from isotherm.alerts.routes.notification import Alert, is_closed, with_attributes
@@ -35,6 +37,8 @@ _POLL_S = 0.5
 _TURN_S = 5.0
 """After this long no further attempt begins before the next poll, without which Kafka gives the route to another."""
 _JOIN_S = 5.0
+_STORE_PAUSE_S = 1.0
+"""Pause before the next attempt to store a storm."""
 _CLASS = f"{__name__}.RouteRunner"
 
 _log = logs.logger(__name__)
@@ -74,7 +78,11 @@ class RouteRunner:
         self._clients, self._attributes, self._silences = clients, attributes, silences
         self._metrics, self._health = metrics, health
         self._decode = Decoder(registry, READER)
-        self._groups, self._deliveries = AlertGroups(route), list[Delivery]()
+        self._groups, self._deliveries = AlertGroups(route), dict[tuple[str, ...], Delivery]()
+        self._told_again = Counter[tuple[int | None, int | None]]()
+        """How many notifications more than one are to tell of a record, which is settled with the last one."""
+        self._resume_s = 0.0
+        """When the pause ends that the target has asked for, by the monotonic clock."""
         # A counter that exists from the start shows its first increase.
         for outcome in ("delivered", "repeated", "dead-lettered"):
             metrics.notifications.labels(route.name, outcome)
@@ -117,7 +125,8 @@ class RouteRunner:
             at_end.callback(target.close)
             consumer = self._clients.consumer()
             at_end.callback(consumer.close)
-            reader = AlertReader(consumer, self._topic, self._route.name)
+            storm_limit = self._route.storm_limit if self._route.tells_each else None
+            reader = AlertReader(consumer, self._topic, self._route.name, storm_limit)
             generation = 0
             ends: SilenceEnds | None = None
             at_end.callback(lambda: _close(ends))
@@ -127,15 +136,17 @@ class RouteRunner:
                 if reader.generation != generation:
                     # Another process may tell what this one holds; if not, it is read again.
                     generation = reader.generation
-                    self._groups, self._deliveries = AlertGroups(self._route), []
+                    self._groups, self._deliveries, self._told_again = AlertGroups(self._route), {}, Counter()
+                    self._read_storms(reader)
                     _close(ends)
                     ends = self._silence_ends(reader)
                     self._health.ready(self.part)
-                for message in messages:
-                    self._take(message, reader, dead_letters, ends)
+                taken = [self._take(message, reader, dead_letters, ends) for message in messages]
+                self._place([one for one in taken if one is not None], reader)
                 if ends is not None:
                     self._notify_after_silences(ends, reader)
                 self._notify(target, reader, dead_letters, ends)
+                reader.storms.drop_ended(time.monotonic(), reader.read_until())
                 reader.hold(self._groups.size >= MAX_PENDING)
                 self._metrics.route_pending.labels(self._route.name).set(self._groups.size)
                 reader.commit()
@@ -144,7 +155,7 @@ class RouteRunner:
 
     def _pause_s(self, now_s: float) -> float:
         """Return how long the route may wait for alerts: until something is due, and never long after a close."""
-        times = [delivery.next_s for delivery in self._deliveries]
+        times = [max(delivery.next_s, self._resume_s) for delivery in self._deliveries.values()]
         if (due_s := self._groups.next_due_s()) is not None:
             times.append(due_s)
         return max(0.0, min([_POLL_S, *(due - now_s for due in times)]))
@@ -156,13 +167,41 @@ class RouteRunner:
 
     def _notify_after_silences(self, ends: SilenceEnds, reader: AlertReader) -> None:
         """Let the alerts wait that a silence has muted, and that are open when it ends."""
-        for pending in ends.step(time.time_ns() // 1_000_000):
-            if self._route.filter.takes(pending.alert):
-                self._groups.add(pending, time.monotonic())
-            else:
+        found = ends.step(time.time_ns() // 1_000_000)
+        self._place([one for one in found if self._route.filter.takes(one.alert)], reader, is_in_turn=False)
+        for pending in found:
+            if not self._route.filter.takes(pending.alert):
                 ends.settle(pending.source.partition, pending.source.offset)
         # It is committed with the next alerts, and at once after muted ones are told; else nothing has happened since.
         reader.checked_ms = ends.checked_ms
+
+    def _read_storms(self, reader: AlertReader) -> None:
+        """Find out which alerts are open in the storms that an earlier run has begun."""
+        if reader.is_reading and len(reader.storms):
+            consumer = self._clients.history()
+            read_open_alerts(reader.storms, consumer, self._topic, reader.starts, self._past_of, self._ended.is_set)
+            _log.info("goes on with storms", route=self._route.name, storms=len(reader.storms))
+
+    def _past_of(self, message: Message) -> PendingAlert | None:
+        """Return the alert of a record that an earlier run has read; None when it has not told it."""
+        pending = self._pending_of(message)
+        if pending is None or not self._route.filter.takes(pending.alert):
+            return None
+        return None if self._silences.mutes(pending.alert, message.timestamp()[1]) else pending
+
+    def _place(self, waiting: list[PendingAlert], reader: AlertReader, *, is_in_turn: bool = True) -> None:
+        """Let alerts wait, each with its group or its storm. All of them count for the storm of the first one."""
+        now_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+        for pending in waiting if self._route.tells_each else ():
+            reader.storms.arrive(pending, now_s, is_in_turn=is_in_turn)
+        for pending in waiting:
+            places: tuple[Storm | None, ...] = (None,)
+            if self._route.tells_each:
+                places = reader.storms.place(pending, now_s, now_ms, is_in_turn=is_in_turn)
+            if len(places) > 1:
+                self._told_again[pending.source.partition, pending.source.offset] += len(places) - 1
+            for storm in places:
+                self._groups.add(pending, now_s, storm)
 
     def _pending_of(self, message: Message) -> PendingAlert | None:
         """Return the alert of a record; None when it cannot be decoded. Raises RegistryUnavailableError."""
@@ -178,8 +217,8 @@ class RouteRunner:
 
     def _take(
         self, message: Message, reader: AlertReader, dead_letters: DeadLetterQueue, ends: SilenceEnds | None
-    ) -> None:
-        """Let an alert wait with its group, or settle it. Raises RegistryUnavailableError."""
+    ) -> PendingAlert | None:
+        """Return the alert of a record that is to be told; settle any other one. Raises RegistryUnavailableError."""
         source = source_record(message)
         partition, offset = message.partition() or 0, message.offset() or 0
         try:
@@ -187,43 +226,78 @@ class RouteRunner:
         except WireFormatError as error:
             self._dead_letter([PendingAlert({}, source)], error, dead_letters)
             reader.settle(partition, offset)
-            return
+            return None
         alert = self._with_attributes(record)
         if ends is not None:
             ends.note(alert)
-        outcome = None
-        if not self._route.filter.takes(alert) or (is_closed(alert) and not self._route.send_resolved):
-            outcome = "filtered"
-        elif self._silences.mutes(alert, message.timestamp()[1]):
-            outcome = "silenced"
-        elif time.time() * 1000 - message.timestamp()[1] > self._route.max_age_ms:
-            outcome = "expired"
+        outcome = self._outcome(alert, message.timestamp()[1], reader)
         if outcome is None:
-            self._groups.add(PendingAlert(alert, source), time.monotonic())
-            return
+            return PendingAlert(alert, source)
         self._metrics.route_alerts.labels(self._route.name, outcome).inc()
         reader.settle(partition, offset)
+        return None
+
+    def _outcome(self, alert: Alert, stored_ms: int, reader: AlertReader) -> str | None:
+        """Return why a state of an alert is not told; None when it is."""
+        if is_closed(alert) and not self._route.send_resolved:
+            reader.storms.forget(alert)
+            return "filtered"
+        if is_closed(alert) and reader.storms.holds(alert):
+            # The target knows of it.
+            return None
+        if not self._route.filter.takes(alert):
+            return "filtered"
+        if self._silences.mutes(alert, stored_ms):
+            return "silenced"
+        is_old = time.time() * 1000 - stored_ms > self._route.max_age_ms
+        # An end that is not told would leave an alert open at its target for ever.
+        return "expired" if is_old and not (is_closed(alert) and self._route.keeps_alerts) else None
 
     def _notify(
         self, target: Target, reader: AlertReader, dead_letters: DeadLetterQueue, ends: SilenceEnds | None
     ) -> None:
         now_s = time.monotonic()
-        due = self._groups.take_due(now_s)
-        self._deliveries += [Delivery(taken, self._route.retry_for_ms, now_s) for taken in due]
-        for delivery in sorted((one for one in self._deliveries if one.next_s <= now_s), key=lambda one: one.next_s):
-            if self._ended.is_set():
+        for taken in self._groups.take_due(now_s):
+            self._deliveries[taken.key] = Delivery(taken, self._route.retry_for_ms, self._route.max_age_ms, now_s)
+        due = [one for one in self._deliveries.values() if one.next_s <= now_s]
+        for delivery in sorted(due, key=lambda one: one.next_s):
+            if self._ended.is_set() or time.monotonic() < self._resume_s:
                 return
+            if not self._is_stored(delivery, reader):
+                continue
             if self._attempt(delivery, target, dead_letters):
-                self._deliveries.remove(delivery)
+                del self._deliveries[delivery.taken.key]
                 self._groups.told(delivery.taken, time.monotonic())
                 for pending in delivery.taken.covered:
-                    reader.settle(pending.source.partition or 0, pending.source.offset or 0)
-                    if ends is not None:
-                        ends.settle(pending.source.partition, pending.source.offset)
+                    self._settle(pending, reader, ends)
                 reader.checked_ms = reader.checked_ms if ends is None else ends.checked_ms
                 reader.commit(at_once=True)
             if time.monotonic() - now_s > _TURN_S:
                 return
+
+    def _is_stored(self, delivery: Delivery, reader: AlertReader) -> bool:
+        """Return whether Kafka knows how alerts are placed: a restart has to place them alike, and go on with a storm.
+
+        An alert by itself is told also when Kafka refuses to store it.
+        """
+        if not reader.storms.is_changed or reader.commit(at_once=True):
+            return True
+        if delivery.taken.notification.storm is None:
+            # Without storms the offsets alone say what is told.
+            return True
+        delivery.next_s = time.monotonic() + _STORE_PAUSE_S
+        return False
+
+    def _settle(self, pending: PendingAlert, reader: AlertReader, ends: SilenceEnds | None) -> None:
+        source = pending.source
+        place = source.partition, source.offset
+        if self._told_again[place] > 0:
+            self._told_again[place] -= 1
+            return
+        del self._told_again[place]
+        reader.settle(source.partition or 0, source.offset or 0)
+        if ends is not None:
+            ends.settle(source.partition, source.offset)
 
     def _attempt(self, delivery: Delivery, target: Target, dead_letters: DeadLetterQueue) -> bool:
         """Attempt a delivery; return whether nothing is left to do for it."""
@@ -237,6 +311,8 @@ class RouteRunner:
             self._metrics.notifications.labels(name, "dead-lettered").inc()
             return True
         if problem is not None:
+            if delivery.is_throttled:
+                self._resume_s = delivery.next_s
             self._metrics.notifications.labels(name, "repeated").inc()
             _log.warning("a notification is repeated", route=name, alerts=len(covered), reason=problem)
             return False

@@ -14,8 +14,10 @@ class RefusedError(Exception):
 class NotDeliveredError(Exception):
     """An attempt has failed, and a later one can succeed. The text holds no secret."""
 
-    def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
+    def __init__(self, reason: str, retry_after_s: float = 0.0, *, is_throttled: bool = False) -> None:
         super().__init__(reason)
+        self.is_throttled = is_throttled
+        """Whether the target takes this notification later, and no other one before."""
         self.retry_after_s = retry_after_s
         """How long the target asks to be left alone, in s."""
 

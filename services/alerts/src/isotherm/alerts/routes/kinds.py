@@ -82,22 +82,37 @@ class BaseRoute(Settings):
     group_interval_ms: int = Field(
         60_000, ge=0, le=86_400_000, description="Least time between two notifications of a group."
     )
+    storm_limit: int = Field(
+        20,
+        ge=0,
+        le=1_000,
+        description='With `group_by = ["alert"]`: when more alerts of a severity open within a minute, one '
+        "notification tells all further ones, with `group_wait_ms` and `group_interval_ms`. 0: never.",
+    )
     max_alerts: int = Field(20, ge=1, le=1_000, description="Most alerts that a text lists; it counts all of them.")
     timeout_ms: int = Field(10_000, ge=100, le=120_000, description="How long one attempt may take, from end to end.")
     retry_for_ms: int = Field(
         600_000,
         ge=0,
         description="How long a notification that can still succeed is repeated; then its alerts become dead-letter "
-        "records.",
+        "records. Pauses after 429 do not count.",
     )
     max_age_ms: int = Field(
-        86_400_000, ge=60_000, description="An alert that was written longer ago is not told any more, only counted."
+        86_400_000,
+        ge=60_000,
+        description="An alert that was written longer ago is not told any more, only counted; its end is, to "
+        "`webhook`, `alertmanager` and `pagerduty`.",
     )
 
     @property
     def tells_each(self) -> bool:
         """Whether every alert is a notification by itself, sent at once."""
         return "alert" in self.group_by
+
+    @property
+    def keeps_alerts(self) -> bool:
+        """Whether the target keeps an alert open until it is told of the end, however late."""
+        return False
 
     @field_validator("group_by")
     @classmethod
@@ -120,6 +135,10 @@ class WebhookRoute(BaseRoute):
         "application/json", pattern=r"^[\x21-\x7e]+/[\x20-\x7e]+$", description="Content type of the body."
     )
     template: str | None = Field(None, description="Jinja template of the body; empty: the alert or the group as JSON.")
+
+    @property
+    def keeps_alerts(self) -> bool:
+        return True
 
     @field_validator("template")
     @classmethod
@@ -152,6 +171,10 @@ class AlertmanagerRoute(BaseRoute):
     group_by: list[Label] = Field([], description="Alertmanager groups by itself; all alerts that wait go in one post.")
     group_wait_ms: int = Field(500, ge=0, le=3_600_000, description="How long the first alert waits for others.")
     group_interval_ms: int = Field(500, ge=0, le=86_400_000, description="Least time between two posts.")
+
+    @property
+    def keeps_alerts(self) -> bool:
+        return True
 
     @field_validator("send_resolved")
     @classmethod
@@ -190,6 +213,10 @@ class PagerDutyRoute(BaseRoute):
         ["alert"],
         description="`alert`: an incident for each alert. Others: one for each group; `send_resolved` is false then.",
     )
+
+    @property
+    def keeps_alerts(self) -> bool:
+        return True
 
     @model_validator(mode="after")
     def _resolves_what_it_triggers(self) -> Self:

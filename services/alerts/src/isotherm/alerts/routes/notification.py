@@ -18,6 +18,16 @@ Alert = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class StormState:
+    """The storm of which a notification tells, at the time of the notification."""
+
+    name: str
+    """Of one route's storms none has the same name."""
+    open: int
+    """How many alerts of the storm are open, in all of its notifications."""
+
+
+@dataclass(frozen=True, slots=True)
 class Notification:
     """The newest states of one or more alerts of one group, oldest first."""
 
@@ -25,10 +35,14 @@ class Notification:
     group: Mapping[str, str]
     """The values that the alerts share, by the names in the route's `group_by`; empty for a single alert."""
     alerts: tuple[Alert, ...]
+    storm: StormState | None = None
+    """None but for a route that tells each alert by itself, when more open than its `storm_limit`."""
 
     @property
     def status(self) -> str:
-        """`opened` while at least one alert of the notification is open, else `closed`."""
+        """`opened` while at least one alert of the notification, or of its storm, is open, else `closed`."""
+        if self.storm is not None:
+            return "opened" if self.storm.open else "closed"
         return "closed" if all(is_closed(alert) for alert in self.alerts) else "opened"
 
     @property
@@ -54,6 +68,14 @@ def with_attributes(record: Mapping[str, Any], present: Mapping[str, str | None]
     kept = record["attributes"]
     attributes = present if kept is None else {name: kept.get(name) for name in ATTRIBUTES}
     return {**record, "attributes": attributes}
+
+
+def common_labels(alerts: Sequence[Alert]) -> dict[str, str]:
+    """Return what alerts of a storm have in common of rule, severity and region."""
+    labels = [
+        {"rule": one["rule"], "severity": one["severity"], "region": one["attributes"].get("region")} for one in alerts
+    ]
+    return {name: value for name, value in labels[0].items() if value and all(other[name] == value for other in labels)}
 
 
 def is_closed(alert: Alert) -> bool:
@@ -97,6 +119,9 @@ def view(notification: Notification, max_alerts: int) -> dict[str, Any]:
         "omitted": len(notification.alerts) - len(shown),
         "alerts": shown,
         "alert": shown[0],
+        "storm": None
+        if notification.storm is None
+        else {"name": notification.storm.name, "open": notification.storm.open},
     }
 
 

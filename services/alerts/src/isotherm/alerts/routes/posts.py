@@ -48,14 +48,25 @@ def post_of(route: HttpRoute, notification: Notification, now: datetime) -> Post
     assert_never(route)
 
 
+def is_needed(route: HttpRoute, notification: Notification) -> bool:
+    """Return whether the target has to learn of a notification.
+
+    An event for PagerDuty that some alerts of a storm have ended, and others not, would open the incident again when
+    somebody has resolved it.
+    """
+    storm = notification.storm
+    return not (isinstance(route, PagerDutyRoute) and storm and storm.open and all(map(is_closed, notification.alerts)))
+
+
 def _webhook(route: WebhookRoute, notification: Notification, now: datetime) -> Post:
     values = view(notification, route.max_alerts if route.template is not None else _MAX_LISTED)
     if route.template is not None:
         body = render(route.template, values).encode()
-    elif route.tells_each:
+    elif route.tells_each and notification.storm is None:
         body = alert_json(notification.alerts[0])
     else:
-        body = json.dumps({name: value for name, value in values.items() if name != "alert"}).encode()
+        left_out = {"alert"} if notification.storm is not None else {"alert", "storm"}
+        body = json.dumps({name: value for name, value in values.items() if name not in left_out}).encode()
     headers = {"Content-Type": route.content_type, "Idempotency-Key": header_value(notification.key)}
     headers |= _bearer(route.authorization_token.get_secret_value() if route.authorization_token else None)
     if route.signing_secret is not None:
@@ -126,7 +137,10 @@ def _event(route: PagerDutyRoute, notification: Notification, listed: int) -> by
     values = view(notification, listed)
     first = notification.alerts[0]
     # All events with one key are one incident; a key has at most 255 letters.
-    named = first["alert_id"] if route.tells_each else json.dumps(dict(notification.group), sort_keys=True)
+    if notification.storm is not None:
+        named = f"storm\n{notification.storm.name}"
+    else:
+        named = first["alert_id"] if route.tells_each else json.dumps(dict(notification.group), sort_keys=True)
     event: dict[str, Any] = {
         "routing_key": route.secret_routing_key.get_secret_value(),
         "event_action": "resolve" if notification.status == "closed" else "trigger",
