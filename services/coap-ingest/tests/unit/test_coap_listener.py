@@ -80,19 +80,47 @@ async def test_the_root_names_neither_metric_nor_device(
         assert len(made.kafka.stored) == (code == "2.04")
 
 
-async def test_later_blocks_belong_to_the_request_that_passed_the_rate_limit(port: int, device: Device) -> None:
-    async with served(port, "connect.coap.listen.rate.limit = 2:600"):
-        body = b'{"temperature": 1, "a": "' + b"x" * 160 + b'"}'
-        codes = []
-        for number in range(0, len(body), 16):
-            more = number + 16 < len(body)
-            part = body[number : number + 16]
-            codes.append(await device.code(request(number, body=part, block1=block(number // 16, 16, more=more))))
-        assert codes == ["2.31"] * (len(codes) - 1) + ["2.04"]
-        # A block that continues no transfer counts as a request.
-        part = body[:16]
+async def _codes_of_transfer(device: Device, first_id: int, blocks: int) -> list[str]:
+    """Send a payload in blocks of 16 bytes and return the codes of their answers."""
+    body = b'{"temperature": 1, "a": "' + b"x" * (16 * blocks - 27) + b'"}'
+    parts = [body[at : at + 16] for at in range(0, len(body), 16)]
+    return [
+        await device.code(request(first_id + at, body=part, block1=block(at, 16, more=at + 1 < blocks)))
+        for at, part in enumerate(parts)
+    ]
+
+
+async def test_later_blocks_count_for_the_rate_and_do_not_break_their_transfer(port: int, device: Device) -> None:
+    async with served(port, "connect.coap.listen.rate.limit = 3:600"):
+        assert await _codes_of_transfer(device, 1, 6) == ["2.31"] * 5 + ["2.04"]
+        # The transfer has used up the rate of the next requests, which a single request would not have.
+        assert await device.code(request(100)) == "4.29"
+
+
+async def test_a_transfer_far_beyond_the_rate_waits_and_goes_on(port: int, device: Device) -> None:
+    async with served(port, "connect.coap.listen.rate.limit = 2:600") as made:
+        codes = await _codes_of_transfer(device, 1, 12)
+        # Two requests and a debt of eight.
+        assert codes == ["2.31"] * 10 + ["4.29"] * 2
+        assert made.metric("requests_total", code="4.29") == 2
+        made.listener.maintain()
+        assert made.metric("transfers") == 1, "the transfer waits for its next block"
+
+
+async def test_a_block_that_continues_no_transfer_counts_as_a_request(port: int, device: Device) -> None:
+    async with served(port, "connect.coap.listen.rate.limit = 1:600"):
+        part = b"x" * 16
         assert await device.code(request(1_000, body=part, block1=block(9, 16, more=True))) == "4.08"
         assert await device.code(request(1_001, body=part, block1=block(9, 16, more=True))) == "4.29"
+
+
+async def test_the_text_of_an_error_is_not_kept_for_duplicates(port: int, device: Device) -> None:
+    async with served(port, FAST) as made:
+        for datagram in (request(1, body=b"x" * 200), request(2, body=b"y" * 16, block1=block(9, 16, more=True))):
+            first = await device.ask(datagram)
+            again = await device.ask(datagram)
+            assert again == first.partition(b"\xff")[0], "the same code, message id and token"
+        assert made.metric("duplicate_requests_total", outcome="answered") == 2
 
 
 async def test_a_duplicate_is_answered_again_within_the_rate_and_stored_once(port: int, device: Device) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,3 +78,29 @@ def test_any_sequence_keeps_the_newest_requests_and_none_beyond_its_lifetime(
         newest = sorted(seen, key=lambda found: seen[found])[-(limit - limit // 8) :]
         assert all(key(found) in cache for found in newest if seen[found] > now - lifetime_s)
         assert not any(key(found) in cache for found in seen if seen[found] < now - lifetime_s * 9 / 8)
+
+
+@pytest.mark.parametrize("answer_bytes", [12, 48, 49, 200, 1_050])
+def test_long_answers_take_no_more_memory_than_short_ones(answer_bytes: int) -> None:
+    cache = MessageIdCache(8_000)
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            request = number.to_bytes(26, "big")
+            cache.add(request, 1.0)
+            cache.set_answer(request, bytes(answer_bytes))
+            assert request in cache
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert taken / 8_000 < 220
+    assert cache.evictions == 20_000 - len(cache)
+
+
+def test_a_single_generation_keeps_what_was_just_added() -> None:
+    cache = MessageIdCache(8)
+    cache.add(key(1), 0.0)
+    cache.set_answer(key(1), bytes(60_000))
+    assert cache.answer_to(key(1)) == bytes(60_000)
+    cache.add(key(2), 0.0)
+    assert (key(1) in cache, key(2) in cache) == (False, True)

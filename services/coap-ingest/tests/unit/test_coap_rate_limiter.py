@@ -28,6 +28,14 @@ def test_a_client_never_sends_more_than_the_bucket_and_the_rate(
         assert admitted <= requests + now * requests / seconds + 1e-6
 
 
+def test_what_continues_a_transfer_is_made_up_for_afterwards() -> None:
+    limiter = RateLimiter(Rate(2, 2))
+    assert [limiter.take("a", 0, continues=True) for _ in range(10)] == 10 * [0]
+    assert limiter.take("a", 0, continues=True) == 9, "it owes four full buckets"
+    assert limiter.take("a", 8) == 1
+    assert limiter.take("a", 9) == 0
+
+
 def test_the_number_of_clients_is_limited() -> None:
     limiter = RateLimiter(Rate(1, 60), max_clients=2)
     assert limiter.take("a", 0) == 0

@@ -12,6 +12,7 @@ from isotherm.mqtt_proxy.protocol.state_machine import (
     Failure,
     ServerProtocol,
 )
+from isotherm.mqtt_proxy.protocol.topic_aliases import TopicAliases
 
 MAX_PACKET_BYTES = 1_000
 
@@ -68,7 +69,7 @@ def events_of(protocol: ServerProtocol, data: bytes) -> list[Event]:
 
 
 def connected(version: int = 4, *, aliases: int = 0) -> ServerProtocol:
-    protocol = ServerProtocol(max_packet_bytes=MAX_PACKET_BYTES, topic_alias_maximum=aliases)
+    protocol = ServerProtocol(max_packet_bytes=MAX_PACKET_BYTES, topic_aliases=TopicAliases(aliases))
     (event,) = events_of(protocol, connect_packet(version=version))
     assert isinstance(event, Connect)
     protocol.accept(session_present=False)

@@ -185,6 +185,32 @@ def _array(packet_id: int, payload: bytes) -> bytes:
     return publish_packet(TOPIC, payload, flags=2, packet_id=packet_id, properties=b"\0")
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"allow_auto_create_topics": False, "topic_metadata_propagation_max_ms": 0},
+        {"test_mock_num_brokers": 0, "delivery_timeout_ms": 200, "linger_ms": 0},
+    ],
+    ids=["the topic is gone", "no broker answers"],
+)
+def test_what_is_never_stored_is_told_as_with_the_binding(
+    loop: asyncio.AbstractEventLoop, properties: dict[str, Any]
+) -> None:
+    seen = []
+    for is_direct in (True, False):
+        kafka = LoopProducer(producer(is_direct=is_direct, **properties))
+        world = PlainWorld(loop, is_compiled=True, version=5, kafka=kafka)
+        # The second one comes when librdkafka knows that there is no such topic.
+        for number in (1, 2):
+            world.receive(plain(number, version=5))
+            drain(loop, kafka)
+            world.turn()
+        loop.run_until_complete(_close(kafka))
+        seen.append((bytes(world.wire.received), world.metrics.refused, world.gate.records, kafka.outstanding))
+    assert seen[0] == seen[1]
+    assert seen[0][1:] == ([0, 2, 0], 0, 0)
+
+
 def test_a_record_of_a_refused_batch_is_tried_alone(loop: asyncio.AbstractEventLoop) -> None:
     made, single = producer(), producer()
     kafka = LoopProducer(made, make_single=lambda: single)

@@ -287,6 +287,15 @@ def test_remembered_topics_are_bounded_in_bytes(loop: asyncio.AbstractEventLoop)
     assert _remembered_bytes(world) == 0
 
 
+def test_topic_aliases_are_counted_until_their_connection_ends(loop: asyncio.AbstractEventLoop) -> None:
+    world = PlainWorld(loop, is_compiled=True, version=5)
+    aliased = world.metrics.gauges["topic_alias_bytes"]
+    world.receive(publish_packet("plain/x", b"1", properties=b"\x03\x23\0\1"))
+    assert aliased() > len("plain/x")
+    world.receive(b"\xe0\0")
+    assert (aliased(), world.wire.closed) == (0, True)
+
+
 def test_a_gateway_is_served_by_one_pattern_beyond_the_bound(loop: asyncio.AbstractEventLoop) -> None:
     worlds = [
         PlainWorld(loop, is_compiled=is_compiled, limits={"topic_cache_bytes": 0}) for is_compiled in (True, False)

@@ -31,6 +31,7 @@ from isotherm.mqtt_proxy.protocol.state_machine import (
     Release,
     ServerProtocol,
 )
+from isotherm.mqtt_proxy.protocol.topic_aliases import AliasMemory, TopicAliases
 
 
 def test_connect_with_everything() -> None:
@@ -179,7 +180,7 @@ def test_mqtt5_publish_with_properties_and_alias() -> None:
 
 def test_mqtt5_aliases_keep_a_bounded_length_of_topics() -> None:
     """Otherwise 32 aliases of 64 KB would take 2 MB for each connection."""
-    protocol = ServerProtocol(max_packet_bytes=10_000, topic_alias_maximum=2)
+    protocol = ServerProtocol(max_packet_bytes=10_000, topic_aliases=TopicAliases(2))
     events_of(protocol, connect_packet(version=5))
     protocol.accept(session_present=False)
 
@@ -188,6 +189,32 @@ def test_mqtt5_aliases_keep_a_bounded_length_of_topics() -> None:
 
     assert len(events_of(protocol, set_alias(1, 2_000) + set_alias(1, 1_500) + set_alias(2, 548))) == 3
     assert failure_of(protocol, set_alias(2, 549)) is Reason.QUOTA_EXCEEDED
+
+
+def test_mqtt5_aliases_of_all_connections_have_a_bounded_memory() -> None:
+    memory = AliasMemory(1_000)
+
+    def connection() -> ServerProtocol:
+        protocol = ServerProtocol(max_packet_bytes=10_000, topic_aliases=TopicAliases(9, memory))
+        events_of(protocol, connect_packet(version=5))
+        protocol.accept(session_present=False)
+        return protocol
+
+    def set_alias(number: int, topic: str) -> bytes:
+        return publish_packet(topic, b"", properties=b"\x03\x23\0" + bytes((number,)))
+
+    first, second = connection(), connection()
+    assert len(events_of(first, set_alias(1, "t" * 300) + set_alias(2, "u" * 200) + set_alias(1, "v" * 100))) == 3
+    # What was replaced is free again, and each alias takes its share of a dictionary.
+    assert 500 < memory.bytes < 600
+    assert failure_of(second, set_alias(1, "ü" * 400)) is Reason.QUOTA_EXCEEDED
+    third = connection()
+    assert len(events_of(third, set_alias(1, "w" * 100) + set_alias(1, "x") + set_alias(1, "y" * 100))) == 3
+    first.close()
+    first.close()
+    assert 200 < memory.bytes < 250
+    third.close()
+    assert memory.bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -229,7 +256,12 @@ def test_mqtt5_connack_tells_our_limits() -> None:
     (event,) = events_of(protocol, connect_packet("", version=5))
     assert isinstance(event, Connect)
     told = connack_properties(
-        event, client_id="auto-1", receive_maximum=9, max_packet_bytes=1000, topic_alias_maximum=None, session_expiry=5
+        event,
+        client_id="auto-1",
+        receive_maximum=9,
+        max_packet_bytes=1000,
+        topic_alias_maximum=None,
+        session_expiry=5,
     )
     protocol.accept(session_present=False, properties=told)
     assert protocol.take_outgoing() == packet(
@@ -261,7 +293,7 @@ CONVERSATIONS = [
 
 def play(chunks: list[bytes]) -> tuple[list[Event], bytes]:
     """Feed chunk by chunk, answering a CONNECT at once."""
-    protocol = ServerProtocol(max_packet_bytes=MAX_PACKET_BYTES, topic_alias_maximum=5)
+    protocol = ServerProtocol(max_packet_bytes=MAX_PACKET_BYTES, topic_aliases=TopicAliases(5))
     events: list[Event] = []
     sent = b""
     for chunk in chunks:

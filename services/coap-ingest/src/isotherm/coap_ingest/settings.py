@@ -68,7 +68,7 @@ class CoapIngestSettings(HostSettings):
         262_144,
         ge=1024,
         description="Requests whose duplicates each listener recognises, for at most 247 s (RFC 7252: "
-        "EXCHANGE_LIFETIME); one takes 150 bytes.",
+        "EXCHANGE_LIFETIME); one takes 150 bytes, one with a long answer the room of several.",
     )
     allow_anonymous: bool = Field(
         False,

@@ -23,6 +23,7 @@ GAUGES = {
     "outstanding_bytes": "Memory of these records: payloads, keys, values, headers and overhead.",
     "connections_waiting": "Connections whose publishes wait until Kafka catches up.",
     "wills_bytes": "Memory of wills that are neither published nor removed.",
+    "topic_alias_bytes": "Memory of the topic aliases that MQTT 5 clients have set.",
     "topic_cache_bytes": "Memory of the topics that connections remember for their next publishes.",
     "buffered_bytes": "Bytes received and not handled: incomplete packets, unanswered CONNECTs, waiting publishes.",
     "halted": "1 while the target state is paused or stopped, so that nothing is accepted.",

@@ -156,6 +156,12 @@ class LimitSettings(Settings):
         10_000, ge=100, description="A connection without a CONNECT is closed after this time."
     )
     topic_aliases: int = Field(32, ge=0, le=65_535, description="Topic aliases per connection (MQTT 5).")
+    topic_alias_bytes: int = Field(
+        67_108_864,
+        ge=65_536,
+        description="Memory of the topic aliases of all connections, about 200 bytes each; a client that sets one "
+        "beyond it is closed with 0x97.",
+    )
 
 
 class SessionSettings(Settings):

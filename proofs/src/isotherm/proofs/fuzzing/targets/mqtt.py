@@ -12,6 +12,7 @@ from isotherm.mqtt_proxy.ingest.configuration import build_rules
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes, regex_routes
 from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
 from isotherm.mqtt_proxy.protocol.state_machine import Event, Release, ServerProtocol
+from isotherm.mqtt_proxy.protocol.topic_aliases import TopicAliases
 from isotherm.mqtt_proxy.settings import DeadLetterSettings, ProxySettings
 from isotherm.proofs.fuzzing.target import Target, expect
 from isotherm.servicekit.avro import encoder
@@ -56,7 +57,7 @@ def connection_target() -> Callable[[bytes], None]:
 
 def _talk(chunks: list[bytes]) -> tuple[list[Event], bytes]:
     """Return the events of a connection that accepts and acknowledges everything, and the server's bytes."""
-    protocol = ServerProtocol(max_packet_bytes=8_192, max_connect_bytes=2_048, topic_alias_maximum=8)
+    protocol = ServerProtocol(max_packet_bytes=8_192, max_connect_bytes=2_048, topic_aliases=TopicAliases(8))
     events: list[Event] = []
     for chunk in chunks:
         protocol.feed(chunk)

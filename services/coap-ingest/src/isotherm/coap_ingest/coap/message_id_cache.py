@@ -13,19 +13,31 @@ EXCHANGE_LIFETIME_S = 247.0
 """RFC 7252 section 4.8.2, with the default transmission parameters."""
 
 _GENERATIONS = 8
+_ENTRY_BYTES = 150
+"""What a request takes with an answer of at most `_SHORT_BYTES`, as 2.04 and errors without their text are."""
+_SHORT_BYTES = 48
+
+
+def without_text(datagram: bytes, payload: bytes) -> bytes:
+    """Return an answer without its `payload`: of an error it only explains the code, and takes up to 512 bytes."""
+    # The marker 0xff comes before the payload (RFC 7252 section 3).
+    return datagram[: -1 - len(payload)] if payload else datagram
 
 
 @dataclass(slots=True)
 class _Generation:
     began_s: float
     answers: dict[bytes, bytes | None] = field(default_factory=dict)
+    extra: int = 0
+    """For how many further requests its long answers take the room."""
 
 
 class MessageIdCache:
     """The newest `limit` requests of the last `lifetime_s` seconds, each with the datagram that answered it.
 
-    Bytes identify a request (sender and message id). An entry takes about 150 bytes. All times are seconds of one
-    monotonic clock and never go back.
+    Bytes identify a request (sender and message id). An entry takes about 150 bytes; one with a long answer counts as
+    several, so that all take no more than `limit` times as much. All times are seconds of one monotonic clock and never
+    go back.
     """
 
     def __init__(self, limit: int, lifetime_s: float = EXCHANGE_LIFETIME_S) -> None:
@@ -34,6 +46,7 @@ class MessageIdCache:
         self._max_in_generation = max(1, limit // _GENERATIONS)
         self._generations: deque[_Generation] = deque()
         self._count = 0
+        self._extra = 0
         self.evictions = 0
         """Number of requests that were dropped before the end of their lifetime, because newer ones needed room."""
 
@@ -56,14 +69,17 @@ class MessageIdCache:
             self._generations.append(newest)
         newest.answers[key] = None
         self._count += 1
-        if self._count > self._limit:
-            self.evictions += self._drop_oldest()
+        self._make_room()
 
     def set_answer(self, key: bytes, datagram: bytes) -> None:
         """Store the answer to a request; do nothing when the request is no longer in the cache."""
         for generation in reversed(self._generations):
             if key in generation.answers:
+                extra = _extra(datagram) - _extra(generation.answers[key])
                 generation.answers[key] = datagram
+                generation.extra += extra
+                self._extra += extra
+                self._make_room()
                 return
 
     def answer_to(self, key: bytes) -> bytes | None:
@@ -78,9 +94,21 @@ class MessageIdCache:
 
     def _is_full(self, generation: _Generation, now_s: float) -> bool:
         is_old = now_s - generation.began_s >= self._lifetime_s / _GENERATIONS
-        return is_old or len(generation.answers) >= self._max_in_generation
+        return is_old or len(generation.answers) + generation.extra >= self._max_in_generation
+
+    def _make_room(self) -> None:
+        # The newest generation stays: what was just added must be found.
+        while self._count + self._extra > self._limit and len(self._generations) > 1:
+            self.evictions += self._drop_oldest()
 
     def _drop_oldest(self) -> int:
-        dropped = len(self._generations.popleft().answers)
+        generation = self._generations.popleft()
+        dropped = len(generation.answers)
         self._count -= dropped
+        self._extra -= generation.extra
         return dropped
+
+
+def _extra(answer: bytes | None) -> int:
+    """Return for how many further requests an answer takes the room."""
+    return 0 if answer is None or len(answer) <= _SHORT_BYTES else -(-(len(answer) - _SHORT_BYTES) // _ENTRY_BYTES)

@@ -18,7 +18,7 @@ from aiocoap.message import Direction  # type: ignore[import-untyped]  # aiocoap
 from aiocoap.messagemanager import MessageManager  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.tokenmanager import TokenManager  # type: ignore[import-untyped]  # aiocoap ships no types
 
-from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache
+from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache, without_text
 from isotherm.coap_ingest.coap.options import repair_options
 from isotherm.coap_ingest.coap.plain.datagrams import BatchInterface
 from isotherm.coap_ingest.coap.plain.notifications import Address, PlainNotifications
@@ -80,7 +80,10 @@ class FilteredMessages(MessageManager):  # type: ignore[misc]  # aiocoap has no 
     def _store_response_for_duplicates(self, message: Any) -> None:
         # A separate response has a message id of our own, which does not identify the request.
         if message.mtype in (ACK, RST):
-            self._cache.set_answer(request_key(message.remote, message.mid), message.encode())
+            datagram = message.encode()
+            if not message.code.is_successful():
+                datagram = without_text(datagram, message.payload)
+            self._cache.set_answer(request_key(message.remote, message.mid), datagram)
 
     def _answer(self, request: Any, answer: Any) -> None:
         if request.remote.is_multicast_locally:

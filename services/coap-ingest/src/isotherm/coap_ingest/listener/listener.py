@@ -135,19 +135,18 @@ class Listener:
     def rejection_of(self, request: Any) -> Any | None:
         """As `RequestFilter.rejection_of`: limit the rate of each device.
 
-        A block that continues a transfer belongs to the transfer's first request and is not counted again.
+        A block that continues a transfer counts, but the rate hardly ever breaks the transfer.
         """
         block1 = None if self._is_closing else request.opt.block1
-        if block1 is not None and self._transfers.expects(_transfer_key(request), block1.start):
-            return None
-        rejection = self.rejection(_device_of(request))
+        continues = block1 is not None and self._transfers.expects(_transfer_key(request), block1.start)
+        rejection = self.rejection(_device_of(request), continues=continues)
         return None if rejection is None else rejection.message()
 
-    def rejection(self, device: str) -> Answer | None:
-        """Count a request of `device`; return the answer when it is not processed."""
+    def rejection(self, device: str, *, continues: bool = False) -> Answer | None:
+        """Count a request of `device`, which may continue a transfer; return the answer when it is not processed."""
         if self._is_closing:
             return self.refused(RequestError(codes.SERVICE_UNAVAILABLE, "stopping", max_age_s=_TRY_AGAIN_S))
-        wait_s = self._rate_limiter.take(device, time.monotonic())
+        wait_s = self._rate_limiter.take(device, time.monotonic(), continues=continues)
         if not wait_s:
             return None
         rate = self._plan.rate

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from aiocoap.numbers import codes  # type: ignore[import-untyped]  # aiocoap ships no types
 
-from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache
+from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache, without_text
 from isotherm.coap_ingest.coap.message_layer import endpoint_key
 from isotherm.coap_ingest.coap.notification import Notification
 from isotherm.coap_ingest.coap.plain.codec import ACK, NON, encode_bare
@@ -159,7 +159,7 @@ class PlainRequests:
         if not exchange.is_acknowledged:
             datagram = self._send(exchange, answer)
             if exchange.is_confirmable:
-                self._cache.set_answer(exchange.key, datagram)
+                self._cache.set_answer(exchange.key, without_text(datagram, answer.payload))
             return
         message = answer.message()
         message.token = exchange.token

@@ -19,6 +19,7 @@ from isotherm.mqtt_proxy.codec.fields import (
 from isotherm.mqtt_proxy.codec.packets import V5, V311, Connect, PacketType, Publish
 from isotherm.mqtt_proxy.codec.properties import Properties, Property
 from isotherm.mqtt_proxy.codec.reasons import Reason, return_code
+from isotherm.mqtt_proxy.protocol.topic_aliases import TopicAliases
 
 
 class Release(NamedTuple):
@@ -67,9 +68,6 @@ _OPTIONAL_PROPERTIES = (
 )
 """Properties that a CONNACK leaves out when it is too large. Every SUBSCRIBE is refused anyway."""
 
-_ALIAS_CHARS = 1_024
-"""Mean length to which the topics of all aliases may come; `limits.topic_bytes` is as much."""
-
 # In Python 3.11 the access to an enum member is a function call, which slows the path of every publish.
 _NEW, _CONNECTED = ConnectionState.NEW, ConnectionState.CONNECTED
 
@@ -79,7 +77,7 @@ class ServerProtocol:
 
     `feed` accepts bytes. Then `next_event` returns one event at a time, and None at the end. A caller that stops early
     leaves the rest as bytes. `take_outgoing` returns the bytes to send. `max_packet_bytes` bounds a packet before it is
-    buffered, `max_connect_bytes` a CONNECT, `topic_alias_maximum` the topic aliases of MQTT 5.
+    buffered, `max_connect_bytes` a CONNECT. Without `topic_aliases` a client may set none.
     """
 
     def __init__(
@@ -87,7 +85,7 @@ class ServerProtocol:
         *,
         max_packet_bytes: int,
         max_connect_bytes: int | None = None,
-        topic_alias_maximum: int = 0,
+        topic_aliases: TopicAliases | None = None,
         allow_control_characters: bool = False,
     ) -> None:
         self.state = ConnectionState.NEW
@@ -99,9 +97,7 @@ class ServerProtocol:
         self._client_max_bytes: int | None = None
         self._allow_control_characters = allow_control_characters
         self.topic_of = decode_any_topic if allow_control_characters else decode_topic
-        self._topic_alias_maximum = topic_alias_maximum
-        self._aliases: dict[int, str] = {}
-        self._alias_chars = 0
+        self._aliases = topic_aliases or TopicAliases(0)
         self._data = b""
         self._at = 0
         # An incomplete packet, and how many bytes it needs at least before it can be decoded.
@@ -314,18 +310,8 @@ class ServerProtocol:
             if not publish.topic:
                 raise PacketError(Reason.PROTOCOL_ERROR, "neither topic name nor topic alias")
             return publish
-        if not 0 < alias <= self._topic_alias_maximum:
-            raise PacketError(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias}")
-        if publish.topic:
-            self._alias_chars += len(publish.topic) - len(self._aliases.get(alias, ""))
-            if self._alias_chars > self._topic_alias_maximum * _ALIAS_CHARS:
-                raise PacketError(Reason.QUOTA_EXCEEDED, "the topics of all aliases are too long")
-            self._aliases[alias] = publish.topic
-            return publish
-        topic = self._aliases.get(alias)
-        if topic is None:
-            raise PacketError(Reason.PROTOCOL_ERROR, f"topic alias {alias} was not set")
-        return publish._replace(topic=topic)
+        topic = self._aliases.topic(alias, publish.topic)
+        return publish if publish.topic else publish._replace(topic=topic)
 
     def _fail(self, error: PacketError) -> Failure:
         if self.state is ConnectionState.NEW:
@@ -389,6 +375,7 @@ class ServerProtocol:
         """Read nothing any more; the outgoing bytes stay."""
         self.state = ConnectionState.CLOSED
         self._data, self._at, self._partial = b"", 0, bytearray()
+        self._aliases.close()
 
     def acknowledge(self, packet_type: PacketType, packet_id: int, reason: Reason = Reason.SUCCESS) -> None:
         """Send a PUBACK, PUBREC or PUBCOMP; only MQTT 5 clients accept a reason other than success."""

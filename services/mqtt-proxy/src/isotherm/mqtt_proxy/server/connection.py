@@ -57,7 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         self._protocol = ServerProtocol(
             max_packet_bytes=self._limits.packet_bytes,
             max_connect_bytes=self._limits.connect_bytes,
-            topic_alias_maximum=self._limits.topic_aliases,
+            topic_aliases=server.topic_aliases(),
             allow_control_characters=server.listener.allow_control_characters,
         )
         self._transport: asyncio.Transport | None = None

@@ -13,6 +13,7 @@ from isotherm.mqtt_proxy.codec.packets import Connect
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.hotpath import compiled_ingest
+from isotherm.mqtt_proxy.protocol.topic_aliases import AliasMemory, TopicAliases
 from isotherm.mqtt_proxy.server.connect_handler import ConnectHandler, ConnectingClient
 from isotherm.mqtt_proxy.server.session_manager import SessionManager
 from isotherm.mqtt_proxy.server.wills import WillScheduler
@@ -77,6 +78,7 @@ class Server:
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self.buffered_bytes = 0
         """Bytes that all connections buffer: incomplete packets, unanswered CONNECTs, held publishes."""
+        self._alias_memory = AliasMemory(limits.topic_alias_bytes)
         self.is_draining = False
         self._is_open = False
         self._connect_handler = connect_handler
@@ -95,6 +97,7 @@ class Server:
             "outstanding_bytes": lambda: gate.bytes,
             "connections_waiting": lambda: gate.parked,
             "buffered_bytes": lambda: self.buffered_bytes,
+            "topic_alias_bytes": lambda: self._alias_memory.bytes,
             "wills_bytes": lambda: wills.bytes,
             "topic_cache_bytes": lambda: plain.topic_cache_bytes if plain is not None else 0,
         }
@@ -140,6 +143,10 @@ class Server:
         """End the connections that are not read now and whose peer is gone."""
         for connection in list(self._connections):
             connection.check_peer()
+
+    def topic_aliases(self) -> TopicAliases:
+        """Return the topic aliases of a new connection."""
+        return TopicAliases(self.limits.topic_aliases, self._alias_memory)
 
     # -- work of this turn of the event loop
 

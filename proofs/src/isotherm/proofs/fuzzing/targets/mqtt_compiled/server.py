@@ -21,6 +21,7 @@ from isotherm.mqtt_proxy.ingest.translation import DevicePolicy, IngestContext, 
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.protocol.held_events import HeldEvents
 from isotherm.mqtt_proxy.protocol.state_machine import Event, Failure, Release, ServerProtocol
+from isotherm.mqtt_proxy.protocol.topic_aliases import TopicAliases
 from isotherm.mqtt_proxy.server.publish_handler import PublishHandler
 from isotherm.mqtt_proxy.sessions.store import Session
 from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
@@ -151,7 +152,7 @@ class PlainServer:
         self._receive_maximum = 3 if terms & 8 else receive_maximum
         self._rate = _Rate(self.resume) if more & 1 else None
         username = "attic" if more & 8 else None
-        self._protocol = ServerProtocol(max_packet_bytes=8_192, topic_alias_maximum=4)
+        self._protocol = ServerProtocol(max_packet_bytes=8_192, topic_aliases=TopicAliases(4))
         self._metrics = Metrics()
         producer = _Producer(cast(Any, self), max_outstanding=4 if terms & 32 else 50_000)
         self._producer = producer
