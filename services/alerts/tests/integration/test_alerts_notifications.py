@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ REORDER_MS = 2_000
 """Less than three intervals: no silence begins before readings that are out of order can have come."""
 SILENCED, ACKNOWLEDGED = 100, 5
 """How many of them a silence mutes, and of how many the alert is acknowledged."""
+SINGLE, THROTTLED = 10, 5
+"""How many single incidents a route makes before a storm is one, and how many of its posts are answered 429."""
 
 
 class Targets:
@@ -30,6 +33,9 @@ class Targets:
 
     def __init__(self) -> None:
         self.calm, self.each, self.refusing = HttpServer(), HttpServer(), HttpServer()
+        self.incidents = HttpServer({"Retry-After": "1"})
+        for _ in range(THROTTLED):
+            self.incidents.answers.put(429)
         self.hung = RawServer(hang)
         for _ in range(DEVICES):
             self.refusing.answers.put(400)
@@ -55,11 +61,20 @@ class Targets:
                 "group_by": ["alert"],
                 "filter": {"severities": ["critical"]},
             },
+            {
+                "kind": "pagerduty",
+                "name": "incidents",
+                "secret_routing_key": "k",
+                "url": self.incidents.url,
+                "filter": {"rules": ["silent"]},
+                "retry_for_ms": 0,
+                "storm_limit": SINGLE,
+            },
         ]
 
     def close(self) -> None:
         """Free the ports."""
-        for server in (self.calm, self.each, self.refusing, self.hung):
+        for server in (self.calm, self.each, self.refusing, self.incidents, self.hung):
             server.close()
 
 
@@ -171,6 +186,20 @@ def test_ten_thousand_silences_are_one_notification_a_route_without_those_that_s
     assert len(topics.messages(topics.dead)) == heard + 1  # the alert `now` is a group of its own
     assert targets.hung.connections > 1
     assert told(targets.each) == set()
+    events: list[dict[str, Any]] = []
+
+    def alerts_of_incidents() -> Counter[str]:
+        while not targets.incidents.received.empty():
+            events.append(json.loads(targets.incidents.received.get().body))
+        taken = {json.dumps(event, sort_keys=True): event for event in events}.values()
+        return sum((Counter({one["dedup_key"]: one["payload"]["custom_details"]["count"]}) for one in taken), Counter())
+
+    until("every alert is an incident or the storm's", lambda: alerts_of_incidents().total() >= heard)
+    of_storm, *of_singles = sorted(alerts_of_incidents().values(), reverse=True)
+    assert of_storm >= heard - SINGLE
+    assert of_singles == [1] * (heard - of_storm)
+    assert len(events) <= SINGLE + THROTTLED + 10, "the storm's incident is updated each minute at most"
+    assert {event["event_action"] for event in events} == {"trigger"}
     assert worker.is_ready()
     for silence_id in acknowledged | silenced:
         topics.put("isotherm.silences", silence_id, None)

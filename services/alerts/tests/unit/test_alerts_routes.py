@@ -123,7 +123,7 @@ def test_the_former_webhook_is_a_route_that_tells_each_alert_from_its_own_group(
     settings = load(AlertsSettings, "alerts", environ={}, overrides=overrides)
     (route,) = settings.all_routes()
     assert isinstance(route, WebhookRoute)
-    assert (route.name, route.tells_each, route.retry_for_ms) == ("webhook", True, 7)
+    assert (route.name, route.tells_each, route.retry_for_ms, route.storm_limit) == ("webhook", True, 7, 0)
     assert settings.route_group(route.name) == "isotherm-alerts-webhook"
     post, body = posted(route, alert())
     assert body == {name: value for name, value in alert().items() if name != "attributes"} | {

@@ -187,6 +187,8 @@ class AlertsSettings(ServiceSettings):
             timeout_ms=webhook.timeout_ms,
             retry_for_ms=webhook.retry_for_ms,
             group_by=["alert"],
+            # Its receivers expect one alert in each post.
+            storm_limit=0,
         )
         return [route, *self.routes]
 
