@@ -6,16 +6,16 @@ from collections import Counter
 from typing import NamedTuple
 
 
-class Sender(NamedTuple):
+class SessionSender(NamedTuple):
     """Who begins a session: a verified user, or for clients without one an address."""
 
     kind: str
     name: str
 
 
-def sender_of(username: str | None, address: str) -> Sender:
+def sender_of(username: str | None, address: str) -> SessionSender:
     """Return the sender of a client with this verified user name, if any, and this address."""
-    return Sender("address", address) if username is None else Sender("user", username)
+    return SessionSender("address", address) if username is None else SessionSender("user", username)
 
 
 class UnconnectedSessions:
@@ -23,10 +23,10 @@ class UnconnectedSessions:
 
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
-        self._by_sender: Counter[Sender] = Counter()
-        self._senders: dict[str, Sender] = {}
+        self._by_sender: Counter[SessionSender] = Counter()
+        self._senders: dict[str, SessionSender] = {}
 
-    def add(self, client_id: str, sender: Sender) -> None:
+    def add(self, client_id: str, sender: SessionSender) -> None:
         """Count the session of a client, which nobody uses from now on, once."""
         self.remove(client_id)
         self._senders[client_id] = sender
@@ -41,6 +41,6 @@ class UnconnectedSessions:
         if not self._by_sender[sender]:
             del self._by_sender[sender]
 
-    def is_full(self, sender: Sender) -> bool:
+    def is_full(self, sender: SessionSender) -> bool:
         """Return whether a sender has as many as it may."""
         return self._by_sender[sender] >= self._maximum

@@ -16,7 +16,7 @@ from typing import Protocol
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.protocol.client_port import ClientPort
-from isotherm.mqtt_proxy.sessions.senders import Sender, UnconnectedSessions
+from isotherm.mqtt_proxy.sessions.senders import SessionSender, UnconnectedSessions
 
 _MAX_EXPIRED = 5_000
 """How many dormant sessions expire in one turn, so that a million at once do not fill the queues."""
@@ -118,7 +118,7 @@ class Session:
     """How long the session outlives its connection, as the last accepted connection asked."""
     stored: StoredState | None = None
     owner: ClientPort | None = None
-    sender: Sender | None = None
+    sender: SessionSender | None = None
     """Who has used the session last; None after a start or a move, unless it belongs to a user."""
     newest_connect: int = 0
     """The number of the last CONNECT of this process that has taken the session over."""
@@ -251,11 +251,11 @@ class SessionStore:
         if len(self) >= self._maximum:
             raise TooManySessionsError
 
-    def is_full_of(self, sender: Sender) -> bool:
+    def is_full_of(self, sender: SessionSender) -> bool:
         """Return whether the sender has left as many sessions without a connection as it may."""
         return self._unconnected.is_full(sender)
 
-    def take(self, session: Session, owner: ClientPort, sender: Sender) -> None:
+    def take(self, session: Session, owner: ClientPort, sender: SessionSender) -> None:
         """Let a connection of `sender` use the session."""
         session.owner, session.sender = owner, sender
         self._unconnected.remove(session.client_id)
@@ -293,7 +293,7 @@ class SessionStore:
             will=stored.will,
         )
         if stored.username is not None:
-            session.sender = Sender("user", stored.username)
+            session.sender = SessionSender("user", stored.username)
             self._unconnected.add(client_id, session.sender)
         return session
 
