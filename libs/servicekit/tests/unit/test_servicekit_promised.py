@@ -26,6 +26,7 @@ BROKEN = [
     ("group.id", "mine"),
     ("client.id", "mine"),
     ("partitioner", "random"),
+    ("delivery.report.only.error", "true"),
     ("auto.offset.reset", "latest"),
 ]
 

@@ -40,6 +40,9 @@ PROMISED: Mapping[str, Promised] = {
     "request.required.acks": _ACKS,
     "enable.idempotence": Promised(("true",), "a resent record must be stored once, and in the order of its key"),
     "enable.gapless.guarantee": Promised(("false",), "a record that fails must not end the producer"),
+    "delivery.report.only.error": Promised(
+        ("false",), "nothing is acknowledged before Kafka's report that it is stored"
+    ),
     "transactional.id": Promised((), "Kafka fences a predecessor by the id that the service itself chooses"),
     "partitioner": Promised(
         ("murmur2_random",), "every producer must put a key on the same partition, as Java's default does"
