@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from aggregator_world import wait_for
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
     AlterConfigOpType,
@@ -13,6 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     ResourceType,
 )
 
+from isotherm.aggregator.kafka.broker import BrokerError
 from isotherm.aggregator.kafka_clients import open_broker
 from isotherm.aggregator.recompute.topic_reader import removed_until_ms
 from isotherm.aggregator.settings import AggregatorSettings
@@ -70,7 +72,17 @@ def test_a_partition_that_expired_whole_says_that_its_records_were_older_than_th
         admin.incremental_alter_configs([resource])[resource].result(30)
 
     broker = open_broker(settings)
+
+    def answers() -> bool:
+        # A topic is made before its partitions have a leader.
+        try:
+            broker.log_bounds([late, output])
+        except BrokerError:
+            return False
+        return True
+
     try:
+        wait_for(answers, "the leaders of new partitions")
         assert removed_until_ms(chosen, broker, NOW_MS) is None
         producer = clients.producer(settings, TOPIC)
         producer.produce(late, value="a late reading of long ago")
