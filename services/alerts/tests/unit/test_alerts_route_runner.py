@@ -371,3 +371,26 @@ def test_the_end_of_an_alert_is_told_with_the_attributes_of_its_opening(server: 
         seen += [(one["device_id"], one["state"]) for one in post["alerts"]]
     assert by_region["north"][-1] == ("new", "closed")
     assert by_region["south"] == [("old", "opened")]
+
+
+def test_a_partition_whose_commit_is_refused_is_committed_again() -> None:
+    """librdkafka raises only what concerns all partitions; the others are in its answer."""
+    refused = [KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE)]
+    kept: list[list[int]] = []
+
+    def commit(offsets: list[TopicPartition], **_others: Any) -> list[Any]:
+        kept.append([one.partition for one in offsets])
+        error = refused.pop() if refused else None
+        return [SimpleNamespace(partition=one.partition, error=error if one.partition else None) for one in offsets]
+
+    consumer: Any = SimpleNamespace(subscribe=lambda *_some, **_others: None, commit=commit)
+    reader = AlertReader(consumer, "alerts", "ops", 20)
+    reader._tracker.start({0: 0, 1: 0})
+    reader.starts = {0: 0, 1: 0}
+    for number in range(2):
+        reader._tracker.read(number, 0)
+        reader.settle(number, 0)
+    reader.storms.is_changed = True
+    done = [(reader.commit(at_once=True), reader.storms.is_changed) for _ in range(2)]
+    assert done == [(False, True), (True, False)]
+    assert kept == [[0, 1], [0, 1]]

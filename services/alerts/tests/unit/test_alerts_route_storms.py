@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from route_targets import HttpServer, Incidents, alert
+from route_targets import OPENED, HttpServer, Incidents, alert
 from test_alerts_route_runner import Consumer, World, until
 
+from isotherm.alerts.input.dead_letters import SourceRecord
+from isotherm.alerts.notifications.delivery import Delivery
+from isotherm.alerts.notifications.grouping import AlertGroups, PendingAlert
+from isotherm.alerts.notifications.route_runner import RouteRunner
 from isotherm.alerts.notifications.storms import placement
+from isotherm.alerts.notifications.storms.placement import Storms
+from isotherm.alerts.notifications.targets import NotDeliveredError
+from isotherm.alerts.routes.matching import RouteFilter
+from isotherm.alerts.routes.silences import Silence, SilenceTable
 
 MANY = 3_000
 
@@ -196,3 +207,90 @@ def test_without_a_limit_each_alert_is_told_by_itself(target: Incidents, start: 
     start(consumer, target.url, storm_limit=0)
     until(lambda: consumer.committed_offsets == {0: 60})
     assert len(target.open) == 60
+
+
+def silenced(start_s: int, end_s: int) -> SilenceTable:
+    """A silence of everything, in seconds after the time at which alerts open."""
+    table, opened_ms = SilenceTable(), int(OPENED.timestamp() * 1000)
+    table.put("s", Silence(RouteFilter(), None, opened_ms + start_s * 1000, opened_ms + end_s * 1000), opened_ms)
+    return table
+
+
+def past(runner: RouteRunner, storms: Storms, records: list[tuple[PendingAlert, int]]) -> None:
+    """Let a restarted route read records with the seconds after the opening at which they were stored."""
+    for pending, stored_s in records:
+        at_ms = int(OPENED.timestamp() * 1000) + stored_s * 1000
+        message: Any = SimpleNamespace(pending=pending, timestamp=partial(tuple, (1, at_ms)))
+        found = runner._past_of(storms, message)
+        if found is not None:
+            storms.note_past(found)
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> RouteRunner:
+    """One that does not run."""
+    given: Any = {"kind": "pagerduty", "secret_routing_key": "k"}
+    made = World(monkeypatch, [Consumer([])], "http://127.0.0.1:9", **given).runner
+    monkeypatch.setattr(made, "_pending_of", lambda message: message.pending)
+    return made
+
+
+def pending(number: int, offset: int, state: str = "opened") -> PendingAlert:
+    return PendingAlert(alert(f"d{number}", state), SourceRecord("alerts", 1, offset, b"", b"", []))
+
+
+def placed(storms: Storms, found: list[PendingAlert], *, is_in_turn: bool) -> None:
+    for one in found:
+        storms.arrive(one, 0.0, is_in_turn=is_in_turn)
+    for one in found:
+        storms.place(one, 0.0, 1, is_in_turn=is_in_turn)
+
+
+def test_a_storm_of_the_end_of_a_silence_is_stored_and_ends_after_a_restart(
+    runner: RouteRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [pending(number, number) for number in range(30)]
+    storms, restarted = Storms(20), Storms(20)
+    placed(storms, found, is_in_turn=False)
+    assert storms.is_changed, "Kafka has to know it before it is told"
+    restarted.restore({1: storms.stored(1)}, 0.0, 1)
+    monkeypatch.setattr(runner, "_silences", silenced(-1, 5))
+    past(runner, restarted, [(one, 0) for one in found])
+    places = [restarted.place(pending(number, 100 + number, "closed"), 400.0, 400_000) for number in range(30)]
+    assert {len(one) for one in places} == {2}, "by itself and with the storm: it may have been told before either"
+    assert {one[0] for one in places} == {None}
+    assert [storm.open for one in places if (storm := one[1]) is not None] == 30 * [set()]
+
+
+def test_an_end_within_a_silence_that_was_told_is_told_after_a_restart_too(
+    runner: RouteRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [pending(number, number) for number in range(5)]
+    storms, restarted = Storms(2), Storms(2)
+    placed(storms, found, is_in_turn=True)
+    restarted.restore({1: storms.stored(1)}, 0.0, 1)
+    # The clocks of the devices run ahead: their alerts open after the silence has begun, and are stored before.
+    monkeypatch.setattr(runner, "_silences", silenced(-1, 900))
+    ends = [(pending(number, 50 + number, "closed"), 60) for number in range(5)]
+    past(runner, restarted, [*((one, -10) for one in found), *ends])
+    restarted.drop_ended(1_000.0, {1: 100})
+    assert len(restarted) == 0
+
+
+def test_the_pause_of_a_target_that_gets_too_many_grows_whichever_notification_is_tried(
+    runner: RouteRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def throttle(_notification: object) -> None:
+        raise NotDeliveredError("answered 429", is_throttled=True)
+
+    target: Any = SimpleNamespace(send=throttle)
+    monkeypatch.setattr(runner._throttled, "next_ms", iter((7_000.0, 50_000.0)).__next__)
+    groups, waits = AlertGroups(runner._route), []
+    for number in range(2):
+        groups.add(pending(number, number), 0.0, None)
+    unused: Any = None
+    for taken in groups.take_due(0.0):
+        assert not runner._attempt(Delivery(taken, 0, 10**9, 0.0), target, unused)
+        waits.append(runner._resume_s - time.monotonic())
+    assert waits[0] > 6.0
+    assert waits[1] > 49.0

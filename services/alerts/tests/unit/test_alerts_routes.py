@@ -25,7 +25,7 @@ from isotherm.alerts.routes.kinds import (
 )
 from isotherm.alerts.routes.mails import mail_of
 from isotherm.alerts.routes.matching import RouteFilter, group_of
-from isotherm.alerts.routes.notification import Notification
+from isotherm.alerts.routes.notification import Notification, StormState
 from isotherm.alerts.routes.posts import HttpRoute, Post, post_of
 from isotherm.alerts.routes.templates import TemplateFailedError, render
 from isotherm.alerts.settings import AlertsSettings
@@ -254,6 +254,16 @@ def test_pagerduty_gets_one_incident_a_group_which_people_resolve() -> None:
     ]
     assert made[0]["dedup_key"] == made[1]["dedup_key"] != made[2]["dedup_key"]
     assert made[0]["payload"]["custom_details"]["omitted"] == 2
+
+
+def test_an_end_that_several_tell_has_a_key_for_each_and_repeats_have_the_same() -> None:
+    one = (alert(state="closed"),)
+    told = [
+        Notification("w", {}, one, storm) for storm in (None, StormState("warning/1", 0), StormState("warning/2", 0))
+    ]
+    assert len({notification.key for notification in told}) == 3
+    assert Notification("w", {}, one, StormState("warning/2", 0)).key == told[2].key
+    assert Notification("w", {}, one, StormState("warning/2", 1)).key != told[2].key
 
 
 def test_a_mail_has_one_subject_whatever_a_device_is_named() -> None:

@@ -102,12 +102,18 @@ class AlertReader:
         if not offsets:
             return True
         try:
-            self._consumer.commit(offsets=self._partitions(offsets), asynchronous=False)
+            answers = self._consumer.commit(offsets=self._partitions(offsets), asynchronous=False)
         except KafkaException as error:
             # Nothing is lost: the alerts are told again, or the next commit includes them.
             _log.warning("the offsets are not committed", route=self._route, reason=str(error))
             return False
+        # librdkafka raises only what concerns all partitions.
+        refused = {one.partition: one.error for one in answers or () if one.error is not None}
+        offsets = {number: offset for number, offset in offsets.items() if number not in refused}
         self._tracker.committed(offsets)
+        if refused:
+            _log.warning("some offsets are not committed", route=self._route, reason=str(next(iter(refused.values()))))
+            return False
         if 0 in offsets:
             self._stored_ms = self.checked_ms
         if offsets.keys() >= self.starts.keys():

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, Message
@@ -19,6 +20,7 @@ from isotherm.alerts.notifications.delivery import Delivery
 from isotherm.alerts.notifications.grouping import AlertGroups, PendingAlert, Storm
 from isotherm.alerts.notifications.silence_ends import SilenceEnds
 from isotherm.alerts.notifications.storms.history import read_open_alerts
+from isotherm.alerts.notifications.storms.placement import Storms
 from isotherm.alerts.notifications.targets import Target
 from isotherm.alerts.routes.kinds import BaseRoute
 from isotherm.alerts.routes.notification import Alert, is_closed, with_attributes
@@ -83,6 +85,8 @@ class RouteRunner:
         """How many notifications more than one are to tell of a record, which is settled with the last one."""
         self._resume_s = 0.0
         """When the pause ends that the target has asked for, by the monotonic clock."""
+        self._throttled = Backoff(base_ms=200, cap_ms=30_000)
+        """Grows from one such pause to the next, whichever notification is tried."""
         # A counter that exists from the start shows its first increase.
         for outcome in ("delivered", "repeated", "dead-lettered"):
             metrics.notifications.labels(route.name, outcome)
@@ -179,15 +183,20 @@ class RouteRunner:
         """Find out which alerts are open in the storms that an earlier run has begun."""
         if reader.is_reading and len(reader.storms):
             consumer = self._clients.history()
-            read_open_alerts(reader.storms, consumer, self._topic, reader.starts, self._past_of, self._ended.is_set)
+            past_of = partial(self._past_of, reader.storms)
+            read_open_alerts(reader.storms, consumer, self._topic, reader.starts, past_of, self._ended.is_set)
             _log.info("goes on with storms", route=self._route.name, storms=len(reader.storms))
 
-    def _past_of(self, message: Message) -> PendingAlert | None:
+    def _past_of(self, storms: Storms, message: Message) -> PendingAlert | None:
         """Return the alert of a record that an earlier run has read; None when it has not told it."""
         pending = self._pending_of(message)
-        if pending is None or not self._route.filter.takes(pending.alert):
+        if pending is None or (is_closed(pending.alert) and storms.holds(pending.alert)):
+            # `_outcome` takes the end of such an alert, too, whatever else is true of it.
+            return pending
+        if not self._route.filter.takes(pending.alert):
             return None
-        return None if self._silences.mutes(pending.alert, message.timestamp()[1]) else pending
+        is_muted = self._silences.mutes(pending.alert, message.timestamp()[1])
+        return None if is_muted and not storms.may_hold(pending) else pending
 
     def _place(self, waiting: list[PendingAlert], reader: AlertReader, *, is_in_turn: bool = True) -> None:
         """Let alerts wait, each with its group or its storm. All of them count for the storm of the first one."""
@@ -312,10 +321,11 @@ class RouteRunner:
             return True
         if problem is not None:
             if delivery.is_throttled:
-                self._resume_s = delivery.next_s
+                self._resume_s = max(delivery.next_s, time.monotonic() + self._throttled.next_ms() / 1000)
             self._metrics.notifications.labels(name, "repeated").inc()
             _log.warning("a notification is repeated", route=name, alerts=len(covered), reason=problem)
             return False
+        self._throttled.reset()
         self._metrics.notifications.labels(name, "delivered").inc()
         self._metrics.route_alerts.labels(name, "delivered").inc(len(covered))
         return True

@@ -86,7 +86,7 @@ class BaseRoute(Settings):
         20,
         ge=0,
         le=1_000,
-        description='With `group_by = ["alert"]`: when more alerts of a severity open within a minute, one '
+        description='With `group_by = ["alert"]`: when it reads more openings of a severity within a minute, one '
         "notification tells all further ones, with `group_wait_ms` and `group_interval_ms`. 0: never.",
     )
     max_alerts: int = Field(20, ge=1, le=1_000, description="Most alerts that a text lists; it counts all of them.")

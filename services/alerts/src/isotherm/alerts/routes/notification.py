@@ -47,9 +47,12 @@ class Notification:
 
     @property
     def key(self) -> str:
-        """The same text for every repeat of the notification; of a single alert its id and state."""
+        """The same text for every repeat of the notification; of an alert by itself its id and state."""
         states = [f"{alert['alert_id']}/{alert['state']}" for alert in self.alerts]
-        if len(states) == 1:
+        if self.storm is not None:
+            # An alert may be told by itself and by storms: for the receiver these are different notifications.
+            states += [f"storm {self.storm.name}", self.status]
+        elif len(states) == 1:
             return states[0]
         return hashlib.sha256("\n".join(sorted(states)).encode()).hexdigest()[:32]
 

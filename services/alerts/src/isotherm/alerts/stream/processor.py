@@ -225,11 +225,14 @@ class Processor:
         self, state: DeviceRuleState, partition: PartitionStates, ref: DeviceRef, reading: Reading
     ) -> None:
         device = self._devices.get(ref.device_id)
+        if len(state.outbox) >= MAX_ALERTS_IN_FLIGHT:
+            await self._outputs.flush()
+            # With its last alert published the device may have been forgotten.
+            state = self._quiet_ways.take(partition, ref)
+            self._unwritten.mark_unpublished(ref)
         if not self._engine.admits(state, reading):
             message = f"{ref.device_id!r} has {len(state.metrics)} metrics, {reading.metric!r} would be one more"
             raise RejectedReadingError(TOO_MANY_METRICS, message)
-        if len(state.outbox) >= MAX_ALERTS_IN_FLIGHT:
-            await self._outputs.flush()
         # Advance the time first, so that the result does not depend on whether `advance_time` was called meanwhile.
         advanced_ms = partition.clock_ms() - self._max_publish_delay_ms
         alerts = self._engine.advance_time(state, ref.device_id, device, advanced_ms)

@@ -100,6 +100,10 @@ class Storms:
         """Return whether an alert is open in a storm."""
         return alert["alert_id"] in self._storms_of
 
+    def may_hold(self, pending: PendingAlert) -> bool:
+        """Return whether a storm may have told an alert that was muted when it opened: after the silence ended."""
+        return any(not one.is_exact for one in self._covering(pending))
+
     def drop_ended(self, now_s: float, read_until: Mapping[int, int]) -> None:
         """Forget the storms of which nothing is open or untold, and that take no further alerts.
 
@@ -167,6 +171,7 @@ class Storms:
 
     def _join(self, storms: tuple[Storm, ...], pending: PendingAlert, *, is_sure: bool) -> None:
         alert_id, source = pending.alert["alert_id"], pending.source
+        self.is_changed = True
         if not is_sure and not all(one.is_exact for one in storms):
             self._unsure.add(alert_id)
         for storm in storms:
