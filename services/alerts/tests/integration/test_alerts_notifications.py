@@ -59,6 +59,8 @@ class Targets:
                 "name": "each",
                 "url": self.each.url,
                 "group_by": ["alert"],
+                # What a killed process has told may come again, and counts.
+                "storm_limit": 0,
                 "filter": {"severities": ["critical"]},
             },
             {
