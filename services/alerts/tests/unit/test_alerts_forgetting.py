@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from test_alerts_processor import CrashError, Outputs, distinct
+from test_alerts_processor import CrashError, Outputs, SlowOutputs, distinct
 
 from isotherm.alerts.engine.reading import Reading
 from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.device_table import DeviceTable
+from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.alerts.service import partition_of
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.device_state_store import DeviceStateStore
@@ -25,14 +26,16 @@ RECORD: dict[str, Any] = {"home": None, "region": None, "model": None, "threshol
 READINGS = [Reading("d", "temperature", 31.0, "Cel", n * 1_000, n * 1_000, n) for n in range(1, 6)]
 
 
-def processor(outputs: Outputs, devices: DeviceTable, changes: list[Any] | None = None) -> Processor:
+def processor(
+    outputs: Outputs, devices: DeviceTable, changes: list[Any] | None = None, book: RuleBook = BOOK
+) -> Processor:
     """A processor that has recovered from the changelog."""
     store = DeviceStateStore(("in",))
     for partition, device_id, value in changes or []:
         store.restore(partition, device_id, value)
     store.own([0])
     made = Processor(
-        RuleEngine(BOOK, devices.default_bounds, 0, forget_ms=200_000),
+        RuleEngine(book, devices.default_bounds, 0, forget_ms=200_000),
         devices,
         store,
         outputs,  # type: ignore[arg-type]  # a stand-in
@@ -118,3 +121,24 @@ def test_the_partition_of_a_device_is_that_of_javas_producer() -> None:
     ]
     # Kafka's own test of murmur2: "21" hashes to -973932308.
     assert partition_of(1_000, "21") == (-973932308 & 0x7FFFFFFF) % 1_000
+
+
+async def test_a_device_that_is_forgotten_while_its_alerts_are_published_begins_anew() -> None:
+    """It has so many alerts in flight that its next reading waits for them, and left the registry meanwhile."""
+    metrics = [f"m{number}" for number in range(55)]
+    rules = [{"kind": "above", "metric": metric, "threshold": 30} for metric in metrics]
+    book = AlertsSettings.model_validate({"rules": rules}).rule_book()
+    outputs, devices = SlowOutputs(), DeviceTable(book, {})
+    devices.put("d", RECORD, 0)
+    service = processor(outputs, devices, book=book)
+    for number, metric in enumerate(metrics):
+        await service.process("in", 0, Reading("d", metric, 31.0, "Cel", 1_000 + number, 1_000 + number, 1))
+    devices.put("d", None, 20_000)
+    service.reschedule(["d"])
+    await service.advance_time(0, 6_000)
+    for value, at_ms in ((31.0, 30_000), (20.0, 31_000)):
+        await service.process("in", 0, Reading("d", "m0", value, "Cel", at_ms, at_ms, at_ms))
+    await outputs.flush()
+    states = [(one["alert_id"], one["state"]) for one in outputs.of("alert")]
+    assert len(states) == 2 * len(metrics) + 2
+    assert states[-2:] == [("d/above/m0/30000", "opened"), ("d/above/m0/30000", "closed")]

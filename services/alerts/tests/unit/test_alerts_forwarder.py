@@ -205,7 +205,7 @@ def test_a_record_that_a_close_has_kept_from_being_forwarded_is_not_committed(mi
         subscribe(topics, on_assign)
         consumer._events = [end_of(1, 9), Record(0, 6)]
 
-    consumer.subscribe = subscribe_to_one  # type: ignore[method-assign]
+    consumer.subscribe = subscribe_to_one  # type: ignore[method-assign]  # the stand-in with a record more
     forwarder.start()
     assert waits.wait(LIMIT_S)
     forwarder.close()

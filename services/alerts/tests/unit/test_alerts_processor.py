@@ -389,38 +389,3 @@ def test_what_is_committed_is_in_the_changelog(steps: list[str]) -> None:
     expected = distinct(asyncio.run(alerts_over_crashes([])))
     assert len(expected) == 10
     assert distinct(asyncio.run(alerts_over_crashes(steps))) == expected
-
-
-async def test_a_device_that_is_forgotten_while_its_alerts_are_published_begins_anew() -> None:
-    """It has so many alerts in flight that its next reading waits for them, and left the registry meanwhile."""
-    metrics = [f"m{number}" for number in range(55)]
-    rules = [{"kind": "above", "metric": metric, "threshold": 30} for metric in metrics]
-    book = AlertsSettings.model_validate({"rules": rules}).rule_book()
-    outputs: Any = SlowOutputs()
-    devices = DeviceTable(book, {})
-    devices.put("d", {"home": None, "region": None, "model": None, "thresholds": {}}, 0)
-    store = DeviceStateStore(("in",))
-    store.own([0])
-    processor = Processor(
-        RuleEngine(book, devices.default_bounds, 0, forget_ms=200_000),
-        devices,
-        store,
-        outputs,
-        Metrics(),
-        max_skew_ms=60_000,
-        max_publish_delay_ms=0,
-        now_ms=lambda: 1_000_000,
-        partition_of=lambda _device: 0,
-    )
-    processor.open()
-    for number, metric in enumerate(metrics):
-        await processor.process("in", 0, Reading("d", metric, 31.0, "Cel", 1_000 + number, 1_000 + number, 1))
-    devices.put("d", None, 20_000)
-    processor.reschedule(["d"])
-    await processor.advance_time(0, 6_000)
-    for value, at_ms in ((31.0, 30_000), (20.0, 31_000)):
-        await processor.process("in", 0, Reading("d", "m0", value, "Cel", at_ms, at_ms, at_ms))
-    await outputs.flush()
-    states = [(one["alert_id"], one["state"]) for one in outputs.of("alert")]
-    assert len(states) == 2 * len(metrics) + 2
-    assert states[-2:] == [("d/above/m0/30000", "opened"), ("d/above/m0/30000", "closed")]

@@ -239,21 +239,23 @@ def pending(number: int, offset: int, state: str = "opened") -> PendingAlert:
     return PendingAlert(alert(f"d{number}", state), SourceRecord("alerts", 1, offset, b"", b"", []))
 
 
-def placed(storms: Storms, found: list[PendingAlert], *, is_in_turn: bool) -> None:
+def placed_before(limit: int, found: list[PendingAlert], *, is_in_turn: bool) -> Storms:
+    """What a route knows after a restart, when an earlier run has placed some alerts."""
+    storms, restarted = Storms(limit), Storms(limit)
     for one in found:
         storms.arrive(one, 0.0, is_in_turn=is_in_turn)
     for one in found:
         storms.place(one, 0.0, 1, is_in_turn=is_in_turn)
+    assert storms.is_changed, "Kafka has to know it before it is told"
+    restarted.restore({1: storms.stored(1)}, 0.0, 1)
+    return restarted
 
 
 def test_a_storm_of_the_end_of_a_silence_is_stored_and_ends_after_a_restart(
     runner: RouteRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [pending(number, number) for number in range(30)]
-    storms, restarted = Storms(20), Storms(20)
-    placed(storms, found, is_in_turn=False)
-    assert storms.is_changed, "Kafka has to know it before it is told"
-    restarted.restore({1: storms.stored(1)}, 0.0, 1)
+    restarted = placed_before(20, found, is_in_turn=False)
     monkeypatch.setattr(runner, "_silences", silenced(-1, 5))
     past(runner, restarted, [(one, 0) for one in found])
     places = [restarted.place(pending(number, 100 + number, "closed"), 400.0, 400_000) for number in range(30)]
@@ -266,9 +268,7 @@ def test_an_end_within_a_silence_that_was_told_is_told_after_a_restart_too(
     runner: RouteRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [pending(number, number) for number in range(5)]
-    storms, restarted = Storms(2), Storms(2)
-    placed(storms, found, is_in_turn=True)
-    restarted.restore({1: storms.stored(1)}, 0.0, 1)
+    restarted = placed_before(2, found, is_in_turn=True)
     # The clocks of the devices run ahead: their alerts open after the silence has begun, and are stored before.
     monkeypatch.setattr(runner, "_silences", silenced(-1, 900))
     ends = [(pending(number, 50 + number, "closed"), 60) for number in range(5)]

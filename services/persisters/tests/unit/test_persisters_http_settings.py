@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from isotherm.connector.config import files
@@ -11,7 +9,7 @@ from isotherm.connector.config.validation import InvalidConfigError
 from isotherm.persisters.configuration import check
 from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.persisters.sinks.http import settings
-from isotherm.persisters.sinks.http.responses import Meaning, meaning_of, pause_ms, reason_of, status_ranges
+from isotherm.persisters.sinks.http.responses import Meaning, meaning_of, reason_of, status_ranges
 from isotherm.persisters.sinks.http.settings import HttpSettings
 
 SECRET = "s3cr3t-v4lue"
@@ -102,24 +100,3 @@ def test_statuses_as_they_are_written() -> None:
     for wrong in ("", "a", "600", "599-500", "5-", "-5", "200-300"):
         with pytest.raises(ValueError, match="is not allowed"):
             status_ranges([wrong])
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (None, None),
-        ("", None),
-        ("soon", None),
-        ("-1", None),
-        ("²", None),
-        ("0", 0.0),
-        (" 2 ", 2_000.0),
-        ("999999999", 300_000.0),
-        ("Thu, 01 Jan 2026 00:00:30 GMT", 30_000.0),
-        ("Thu, 01 Jan 2026 00:00:30", 30_000.0),
-        ("Wed, 31 Dec 2025 00:00:00 GMT", 0.0),
-        ("Fri, 01 Jan 2027 00:00:00 GMT", 300_000.0),
-    ],
-)
-def test_retry_after_is_seconds_or_a_date(text: str | None, expected: float | None) -> None:
-    assert pause_ms(text, lambda: datetime(2026, 1, 1, tzinfo=UTC)) == expected

@@ -69,11 +69,15 @@ class Storm:
 @dataclass(slots=True)
 class _Group:
     labels: dict[str, str]
+    storm: Storm | None
+    is_each: bool
+    """Whether its states are told one by one, at once."""
+    wait_s: float
+    interval_s: float
     due_s: float
     waiting: deque[PendingAlert] = field(default_factory=deque)
     is_being_told: bool = False
     told_s: float | None = None
-    storm: Storm | None = None
 
 
 class AlertGroups:
@@ -86,32 +90,30 @@ class AlertGroups:
 
     def __init__(self, route: BaseRoute) -> None:
         self._route = route
-        self._wait_s, self._interval_s = route.group_wait_ms / 1000, route.group_interval_ms / 1000
         self._groups: dict[tuple[str, ...], _Group] = {}
         self.size = 0
         """How many states wait or are being told."""
 
     def add(self, pending: PendingAlert, now_s: float, storm: Storm | None = None) -> None:
         """Let a state wait with its group, or with those of a storm."""
-        labels = {"storm": storm.key} if storm is not None else group_of(pending.alert, self._route.group_by)
-        # No label of a route has this name.
+        labels = group_of(pending.alert, self._route.group_by) if storm is None else {}
+        # Beside storms there are only alerts by themselves, whose keys are one text.
         key = tuple(labels.values()) if storm is None else ("storm", storm.key)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(labels, 0.0, storm=storm)
-            group.due_s = now_s + self._wait_of(group)
+            group = self._groups[key] = self._begin(labels, storm, now_s)
         elif not group.waiting and group.told_s is not None:
-            group.due_s = max(now_s + self._wait_of(group), group.told_s + self._interval_of(group))
+            group.due_s = max(now_s + group.wait_s, group.told_s + group.interval_s)
         group.waiting.append(pending)
         self.size += 1
         if storm is not None:
             storm.untold += 1
 
-    def _wait_of(self, group: _Group) -> float:
-        return 0.0 if self._route.tells_each and group.storm is None else self._wait_s
-
-    def _interval_of(self, group: _Group) -> float:
-        return 0.0 if self._route.tells_each and group.storm is None else self._interval_s
+    def _begin(self, labels: dict[str, str], storm: Storm | None, now_s: float) -> _Group:
+        route = self._route
+        is_each = route.tells_each and storm is None
+        wait_s, interval_s = (0.0, 0.0) if is_each else (route.group_wait_ms / 1000, route.group_interval_ms / 1000)
+        return _Group(labels, storm, is_each, wait_s, interval_s, now_s + wait_s)
 
     def take_due(self, now_s: float) -> list[GroupedNotification]:
         """Return a notification of each group that is due. It is under way until `told` is called."""
@@ -122,7 +124,7 @@ class AlertGroups:
             if group.waiting:
                 if group.due_s <= now_s:
                     due.append(self._take(key, group))
-            elif group.told_s is None or group.told_s + self._interval_of(group) <= now_s:
+            elif group.told_s is None or group.told_s + group.interval_s <= now_s:
                 del self._groups[key]
         return due
 
@@ -130,7 +132,7 @@ class AlertGroups:
         """Note that a notification has reached its target, or never will."""
         group = self._groups[taken.key]
         group.is_being_told, group.told_s = False, now_s
-        group.due_s = now_s + self._interval_of(group)
+        group.due_s = now_s + group.interval_s
         self.size -= len(taken.covered)
         if group.storm is not None:
             group.storm.untold -= len(taken.covered)
@@ -142,7 +144,7 @@ class AlertGroups:
         )
 
     def _take(self, key: tuple[str, ...], group: _Group) -> GroupedNotification:
-        if self._route.tells_each and group.storm is None:
+        if group.is_each:
             covered = [group.waiting.popleft()]
             labels = {}
         else:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 import httpx
 
 from isotherm.alerts.notifications.targets import NotDeliveredError, RefusedError
 from isotherm.alerts.routes.notification import Notification
 from isotherm.alerts.routes.posts import HttpRoute, Post, is_needed, post_of
+from isotherm.servicekit.webhooks.retry_after import pause_ms
 
 _MAX_ANSWER_BYTES = 65_536
-_MAX_RETRY_AFTER_S = 300.0
 _TOO_MANY = 429
 _REPEATABLE = (408, 425, _TOO_MANY)
 """Status codes below 500 that ask for a repeat (RFC 9110, RFC 8470, RFC 6585)."""
@@ -62,7 +61,7 @@ class HttpTarget:
         if not answers:
             raise NotDeliveredError(problem)
         # A server that has sent its status has decided, whatever becomes of the body.
-        status, retry_after_s = answers[0].status_code, _seconds(answers[0].headers.get("Retry-After"))
+        status, retry_after_s = answers[0].status_code, (pause_ms(answers[0].headers.get("Retry-After")) or 0.0) / 1000
         if 200 <= status < 300:
             return
         if status >= 500 or status in _REPEATABLE:
@@ -77,16 +76,3 @@ class HttpTarget:
             async for _part in answer.aiter_raw():
                 if answer.num_bytes_downloaded > _MAX_ANSWER_BYTES:
                     break
-
-
-def _seconds(text: str | None) -> float:
-    """Return the pause in s that `Retry-After` asks for (RFC 9110, 10.2.3), at most five minutes."""
-    if text is None:
-        return 0.0
-    if text.isascii() and text.isdigit():
-        return min(float(text), _MAX_RETRY_AFTER_S)
-    try:
-        pause = parsedate_to_datetime(text).astimezone(UTC) - datetime.now(UTC)
-    except (ValueError, OverflowError):
-        return 0.0
-    return min(max(pause.total_seconds(), 0.0), _MAX_RETRY_AFTER_S)

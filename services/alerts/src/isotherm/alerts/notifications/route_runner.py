@@ -17,7 +17,7 @@ from isotherm.alerts.input.dead_letters import dead_letter_record, source_record
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.notifications.alert_reader import AlertReader
 from isotherm.alerts.notifications.delivery import Delivery
-from isotherm.alerts.notifications.grouping import AlertGroups, PendingAlert, Storm
+from isotherm.alerts.notifications.grouping import AlertGroups, PendingAlert
 from isotherm.alerts.notifications.silence_ends import SilenceEnds
 from isotherm.alerts.notifications.storms.history import read_open_alerts
 from isotherm.alerts.notifications.storms.placement import Storms
@@ -171,11 +171,13 @@ class RouteRunner:
 
     def _notify_after_silences(self, ends: SilenceEnds, reader: AlertReader) -> None:
         """Let the alerts wait that a silence has muted, and that are open when it ends."""
-        found = ends.step(time.time_ns() // 1_000_000)
-        self._place([one for one in found if self._route.filter.takes(one.alert)], reader, is_in_turn=False)
-        for pending in found:
-            if not self._route.filter.takes(pending.alert):
+        told = list[PendingAlert]()
+        for pending in ends.step(time.time_ns() // 1_000_000):
+            if self._route.filter.takes(pending.alert):
+                told.append(pending)
+            else:
                 ends.settle(pending.source.partition, pending.source.offset)
+        self._place(told, reader, is_in_turn=False)
         # It is committed with the next alerts, and at once after muted ones are told; else nothing has happened since.
         reader.checked_ms = ends.checked_ms
 
@@ -201,12 +203,14 @@ class RouteRunner:
     def _place(self, waiting: list[PendingAlert], reader: AlertReader, *, is_in_turn: bool = True) -> None:
         """Let alerts wait, each with its group or its storm. All of them count for the storm of the first one."""
         now_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
-        for pending in waiting if self._route.tells_each else ():
+        if not self._route.tells_each:
+            for pending in waiting:
+                self._groups.add(pending, now_s)
+            return
+        for pending in waiting:
             reader.storms.arrive(pending, now_s, is_in_turn=is_in_turn)
         for pending in waiting:
-            places: tuple[Storm | None, ...] = (None,)
-            if self._route.tells_each:
-                places = reader.storms.place(pending, now_s, now_ms, is_in_turn=is_in_turn)
+            places = reader.storms.place(pending, now_s, now_ms, is_in_turn=is_in_turn)
             if len(places) > 1:
                 self._told_again[pending.source.partition, pending.source.offset] += len(places) - 1
             for storm in places:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
@@ -65,6 +65,9 @@ DEFAULT_TEXT = _SUMMARY + "\n" + _LIST
 class BaseRoute(Settings):
     """The part that all routes share. Times are in ms."""
 
+    keeps_alerts: ClassVar[bool] = False
+    """Whether the target keeps an alert open until it is told of the end, however late."""
+
     kind: str
     name: str = Field(
         pattern=_NAME,
@@ -109,11 +112,6 @@ class BaseRoute(Settings):
         """Whether every alert is a notification by itself, sent at once."""
         return "alert" in self.group_by
 
-    @property
-    def keeps_alerts(self) -> bool:
-        """Whether the target keeps an alert open until it is told of the end, however late."""
-        return False
-
     @field_validator("group_by")
     @classmethod
     def _groups_one_way(cls, labels: list[Label]) -> list[Label]:
@@ -125,6 +123,8 @@ class BaseRoute(Settings):
 class WebhookRoute(BaseRoute):
     """Posts JSON, or what a template makes, to any address."""
 
+    keeps_alerts: ClassVar[bool] = True
+
     kind: Literal["webhook"]
     url: HttpUrl = Field(description="Address to post to.")
     authorization_token: Token | None = Field(None, description="Sent as `Authorization: Bearer ...`.")
@@ -135,10 +135,6 @@ class WebhookRoute(BaseRoute):
         "application/json", pattern=r"^[\x21-\x7e]+/[\x20-\x7e]+$", description="Content type of the body."
     )
     template: str | None = Field(None, description="Jinja template of the body; empty: the alert or the group as JSON.")
-
-    @property
-    def keeps_alerts(self) -> bool:
-        return True
 
     @field_validator("template")
     @classmethod
@@ -160,6 +156,8 @@ class WebhookRoute(BaseRoute):
 class AlertmanagerRoute(BaseRoute):
     """Posts alerts to Prometheus Alertmanager (API v2), which groups, silences and routes them itself."""
 
+    keeps_alerts: ClassVar[bool] = True
+
     kind: Literal["alertmanager"]
     url: HttpUrl = Field(description="Base address of Alertmanager, without `/api/v2/alerts`.")
     username: str | None = Field(None, description="User for HTTP's basic authentication.")
@@ -171,10 +169,6 @@ class AlertmanagerRoute(BaseRoute):
     group_by: list[Label] = Field([], description="Alertmanager groups by itself; all alerts that wait go in one post.")
     group_wait_ms: int = Field(500, ge=0, le=3_600_000, description="How long the first alert waits for others.")
     group_interval_ms: int = Field(500, ge=0, le=86_400_000, description="Least time between two posts.")
-
-    @property
-    def keeps_alerts(self) -> bool:
-        return True
 
     @field_validator("send_resolved")
     @classmethod
@@ -205,6 +199,8 @@ class PagerDutyRoute(BaseRoute):
     a group is not the end of its incident.
     """
 
+    keeps_alerts: ClassVar[bool] = True
+
     kind: Literal["pagerduty"]
     secret_routing_key: SecretStr = Field(min_length=1, description="The integration key of the service.")
     url: HttpUrl = Field("https://events.pagerduty.com/v2/enqueue", description="Address of the API.")
@@ -213,10 +209,6 @@ class PagerDutyRoute(BaseRoute):
         ["alert"],
         description="`alert`: an incident for each alert. Others: one for each group; `send_resolved` is false then.",
     )
-
-    @property
-    def keeps_alerts(self) -> bool:
-        return True
 
     @model_validator(mode="after")
     def _resolves_what_it_triggers(self) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sys import getsizeof
+from sys import getsizeof, maxsize
 
 from isotherm.mqtt_proxy.codec.errors import PacketError
 from isotherm.mqtt_proxy.codec.reasons import Reason
@@ -28,7 +28,7 @@ class TopicAliases:
 
     def __init__(self, maximum: int, memory: AliasMemory | None = None) -> None:
         self._maximum = maximum
-        self._memory = memory
+        self._memory = AliasMemory(maxsize) if memory is None else memory
         self._topics: dict[int, str] = {}
         self._chars = 0
         self._bytes = 0
@@ -55,14 +55,11 @@ class TopicAliases:
     def close(self) -> None:
         """Forget all aliases: the connection has ended."""
         self._topics = {}
-        if self._memory is not None:
-            self._memory.bytes -= self._bytes
+        self._memory.bytes -= self._bytes
         self._bytes = 0
 
     def _count(self, size: int) -> None:
         memory = self._memory
-        if memory is None:
-            return
         if size > 0 and memory.bytes + size > memory.maximum:
             raise PacketError(Reason.QUOTA_EXCEEDED, "the topic aliases of all connections take too much memory")
         memory.bytes += size

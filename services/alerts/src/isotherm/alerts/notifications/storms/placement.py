@@ -146,8 +146,11 @@ class Storms:
 
     def starts(self) -> dict[int, int]:
         """Return the offset of the first opening of a storm, by partition."""
-        spans = [(partition, first) for one in self._storms for partition, (first, _) in one.spans.items()]
-        return {partition: min(first for other, first in spans if other == partition) for partition, _ in spans}
+        found: dict[int, int] = {}
+        for storm in self._storms:
+            for partition, (first, _) in storm.spans.items():
+                found[partition] = min(first, found.get(partition, first))
+        return found
 
     def note_past(self, pending: PendingAlert) -> None:
         """Note a state of an alert that an earlier run has told, in the order of its partition."""

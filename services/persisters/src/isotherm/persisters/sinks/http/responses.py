@@ -1,14 +1,10 @@
-"""What the status of an answer means for the rows of its request, and when to repeat it. Pure. See RFC 9110."""
+"""What the status of an answer means for the rows of its request. Pure. See RFC 9110."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from collections.abc import Iterable
 from enum import Enum, auto
 
-_LONGEST_PAUSE_MS = 300_000.0
-"""A server that asks for a longer pause is asked again all the same: it may have lied, or be replaced."""
 _LOWEST, _HIGHEST = 100, 599
 _TOO_LARGE = 413
 CONFLICT = 409
@@ -68,20 +64,3 @@ def meaning_of(
 def reason_of(status: int) -> str:
     """Return the word under which a row that was refused with this status is counted."""
     return "too_large" if status == _TOO_LARGE else "rejected"
-
-
-def pause_ms(retry_after: str | None, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
-    """Return the pause that `Retry-After` asks for, at most five minutes; None if it asks for none.
-
-    It is a number of seconds or a date (RFC 9110, 10.2.3); anything else counts as none.
-    """
-    text = (retry_after or "").strip()
-    if text.isascii() and text.isdecimal():
-        return min(float(text) * 1000, _LONGEST_PAUSE_MS)
-    try:
-        until = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if until.tzinfo is None:
-        until = until.replace(tzinfo=UTC)
-    return min(max(0.0, (until - now()).total_seconds() * 1000), _LONGEST_PAUSE_MS)

@@ -14,7 +14,8 @@ from isotherm.persisters.sinks.http import settings
 from isotherm.persisters.sinks.http.connections import Answer, Connections, Limits
 from isotherm.persisters.sinks.http.connector_keys import PREFIX
 from isotherm.persisters.sinks.http.requests import Chunk, Request, Requests
-from isotherm.persisters.sinks.http.responses import MISSING, Meaning, meaning_of, pause_ms, reason_of
+from isotherm.persisters.sinks.http.responses import MISSING, Meaning, meaning_of, reason_of
+from isotherm.servicekit.webhooks.retry_after import pause_ms
 
 
 class RefusedByServerError(Exception):
