@@ -65,6 +65,21 @@ def test_free_ports_are_held_until_released_and_outside_the_ephemeral_range() ->
     assert all(binds(port) for port in free.values())
 
 
+@given(st.integers(1, 20))
+def test_free_ports_in_a_row_are_all_held_and_never_given_out_again(count: int) -> None:
+    first = ports.hold_free_port(in_a_row=count)
+    row = range(first, first + count)
+    try:
+        assert not [port for port in row if binds(port)]
+    finally:
+        for port in row:
+            ports.release(port)
+    assert all(binds(port) for port in row)
+    another = ports.hold_free_port()
+    ports.release(another)
+    assert another not in row
+
+
 def test_free_ports_keep_a_chosen_one() -> None:
     chosen = ports.hold_free_port()
     free = Ports.free(hazelcast=chosen)

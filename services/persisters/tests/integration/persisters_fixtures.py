@@ -48,9 +48,13 @@ def structures(hazelcast: Any) -> Iterator[HazelcastStore]:
     made.close()
 
 
+def tasks_max(lines: Sequence[str]) -> int:
+    return next((int(line.removeprefix("tasks.max=")) for line in lines if line.startswith("tasks.max=")), 1)
+
+
 @pytest.fixture
-def persister(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Persisters]:
-    """Creates persisters from a topic into a store.
+def persister(tmp_path: Path, free_port_row: Callable[[int], int]) -> Iterator[Persisters]:
+    """Creates persisters from a topic into a store; each task serves its status on a port of its own.
 
     `written` replaces the store's own lines; `name` makes another process of the same connector.
     """
@@ -60,7 +64,8 @@ def persister(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Persiste
         broker: Broker, store: Store, *more: str, written: Sequence[str] | None = None, name: str | None = None
     ) -> Persister:
         lines = store.lines(broker.topic) if written is None else written
-        made.append(Persister(broker, store.sink, tmp_path, free_port(), [*lines, *more], name))
+        port = free_port_row(tasks_max(more))
+        made.append(Persister(broker, store.sink, tmp_path, port, [*lines, *more], name))
         return made[-1]
 
     yield make

@@ -86,16 +86,22 @@ def port_names() -> list[str]:
     return [field.name for field in fields(Ports)]
 
 
-def hold_free_port() -> int:
+def hold_free_port(in_a_row: int = 1) -> int:
     """Choose a free port and keep others from it until :func:`release`.
 
+    With ``in_a_row``, the ports after it are free and held as well: so many in all.
     It lies outside the range from which the kernel takes the ports of client sockets, so no outgoing
     connection can take it between the release and the server's own bind, nor while the server is down.
     """
     for _ in range(_ATTEMPTS):
-        port = _candidate()
-        if port not in _given_out and hold(port):
-            return port
+        first = _candidate(in_a_row)
+        row = range(first, first + in_a_row)
+        if not _given_out.isdisjoint(row):
+            continue
+        if all(hold(port) for port in row):
+            return first
+        for port in row:
+            release(port)
     raise PortError("no free TCP port found")
 
 
@@ -127,14 +133,14 @@ def release(port: int) -> None:
         os.close(descriptor)
 
 
-def _candidate() -> int:
+def _candidate(in_a_row: int) -> int:
     lowest_ephemeral, highest_ephemeral = _ephemeral_range()
     below = range(_LOWEST_FREE_PORT, max(_LOWEST_FREE_PORT, lowest_ephemeral))
     above = range(highest_ephemeral + 1, 65536)
     choices = below if len(below) >= _ATTEMPTS else above
     if not choices:
         choices = range(_LOWEST_FREE_PORT, 65536)
-    return random.choice(choices)  # noqa: S311 - a port is no secret
+    return random.choice(choices[: len(choices) - in_a_row + 1])  # noqa: S311 - a port is no secret
 
 
 def _ephemeral_range() -> tuple[int, int]:

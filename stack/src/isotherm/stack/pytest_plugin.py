@@ -196,13 +196,20 @@ def hazelcast_default_port(stack: Stack) -> Iterator[Hazelcast]:
 
 
 @pytest.fixture(scope="session")
-def free_port() -> Callable[[], int]:
+def free_port(free_port_row: Callable[[int], int]) -> Callable[[], int]:
     """A function that returns a port free for TCP and UDP on 127.0.0.1, never the same one twice."""
+    return lambda: free_port_row(1)
 
-    def choose() -> int:
-        port = ports.hold_free_port()
-        ports.release(port)
-        return port
+
+@pytest.fixture(scope="session")
+def free_port_row() -> Callable[[int], int]:
+    """A function that returns the first of so many such ports in a row."""
+
+    def choose(count: int) -> int:
+        first = ports.hold_free_port(in_a_row=count)
+        for port in range(first, first + count):
+            ports.release(port)
+        return first
 
     return choose
 
