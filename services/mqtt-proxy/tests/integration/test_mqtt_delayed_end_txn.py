@@ -198,8 +198,8 @@ def _producer(settings: KafkaSettings, transactional_id: str) -> Producer:
     )
 
 
-def run_rounds(kafka: Kafka, rounds: int) -> str:
-    """Every transaction has the outcome that its writer reported, whatever arrives late; returns the figures."""
+def run_rounds(kafka: Kafka, rounds: int) -> tuple[Counter[WriteResult], str]:
+    """Every transaction has the outcome that its writer reported, whatever arrives late; returns them and figures."""
     topics, gate = Topics(kafka), KafkaGate(kafka.bootstrap_servers)
     try:
         made = Rounds(topics, gate, seed=rounds)
@@ -211,19 +211,24 @@ def run_rounds(kafka: Kafka, rounds: int) -> str:
     assert set(gate.late_answers) <= FENCED_CODES | {0}
     visible = Counter(topics.visible(topics.readings)) + Counter(topics.visible(topics.sessions))
     assert visible == made.stored
-    assert set(made.outcomes) == set(WriteResult)
     outcomes = {outcome.name: count for outcome, count in made.outcomes.items()}
-    return f"{rounds} lost, {made.replaced} replaced, {outcomes}, late ones answered {Counter(gate.late_answers)}"
+    late = Counter(gate.late_answers)
+    return made.outcomes, f"{rounds} lost, {made.replaced} replaced, {outcomes}, late ones answered {late}"
 
 
 def test_a_late_or_unanswered_end_txn_touches_no_other_transaction(kafka: Kafka) -> None:
-    run_rounds(kafka, rounds=24)
+    outcomes, _ = run_rounds(kafka, rounds=24)
+    # Whether a commit whose request was lost ends as aborted is decided by a race.
+    assert outcomes.keys() >= {WriteResult.COMMITTED, WriteResult.ABORTED_RECORD_AT_FAULT}
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_thousand_late_or_unanswered_end_txns_touch_no_other_transaction(kafka: Kafka) -> None:
     # Most of a round is waiting, so several run beside each other, each with a relay of its own.
+    total: Counter[WriteResult] = Counter()
     with ThreadPoolExecutor(7) as threads:
-        for figures in threads.map(partial(run_rounds, kafka), [144] * 7):
+        for outcomes, figures in threads.map(partial(run_rounds, kafka), [144] * 7):
+            total += outcomes
             print(figures)  # noqa: T201  # for the results
+    assert total.keys() == set(WriteResult)

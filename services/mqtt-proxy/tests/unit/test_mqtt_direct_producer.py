@@ -83,6 +83,12 @@ def stored(made: Producer) -> list[tuple[Any, ...]]:
     return sorted(found)
 
 
+@pytest.fixture(autouse=True)
+def with_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The direct producer is compiled: these tests hold for it, also where the other suites run without."""
+    monkeypatch.delenv("ISOTHERM_PURE_PYTHON", raising=False)
+
+
 def acknowledged(world: PlainWorld) -> list[int]:
     """The identifiers of the PUBACKs, in their order."""
     answers = bytes(world.wire.received)[4:]

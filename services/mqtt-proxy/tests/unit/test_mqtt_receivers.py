@@ -292,6 +292,31 @@ def test_a_client_whose_connection_has_ended_is_not_told_of_an_abort() -> None:
     assert (world.sent(), world.ends) == ([], [])
 
 
+def test_a_publish_behind_a_failed_release_is_not_told_and_stops_those_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.publish(2, 6)
+    world.decide(Outcome.COMMITTED)
+    assert world.sent() == [(PUBREC, 6, OK)]
+    world.qos2.release(6)
+    world.publish(2, 7)
+    batch = world.batcher.take()
+    assert batch is not None
+    world.publish(2, 8)
+    taken_meanwhile: list[Any] = []
+
+    def end(_reason: Reason, _detail: str) -> None:
+        world.qos2.close()
+        taken_meanwhile.append(world.batcher.take())
+
+    monkeypatch.setattr(world, "close", end)
+    world.batcher.decide(batch, Outcome.ABORTED)
+    assert (world.sent(), taken_meanwhile) == ([], [None])
+    assert world.decide(Outcome.COMMITTED) == [], "8 must not overtake 7, which its device sends again"
+    assert not world.session.committed.keys() - {6}
+
+
 @pytest.mark.parametrize("refuse_invalid", [True, False])
 def test_a_record_at_fault_in_a_transaction_becomes_a_dead_letter_or_is_refused(refuse_invalid: bool) -> None:
     world = World(refuse_invalid=refuse_invalid)

@@ -267,6 +267,8 @@ class Qos2Receiver:
     def _reject(self, ack: PendingAck | PendingAcks, reason: Reason, outcome: Outcome, publishes: int = 1) -> None:
         for _ in range(publishes):
             self._pipeline.count_refused(2, self._context.client_id, f"the transaction's outcome: {outcome.name}")
+        # The outcome of an earlier write of this transaction may have ended the connection: then nobody is told.
+        self._source.fail()
         if not self._pubrecs.reject(ack, reason):
             self._port.close(NOT_STORED, "Kafka did not store a publish")
 

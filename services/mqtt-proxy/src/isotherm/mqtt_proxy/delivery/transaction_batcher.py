@@ -128,9 +128,12 @@ class TransactionBatcher:
         return parts
 
     def decide(self, batch: TransactionBatch, outcome: Outcome) -> None:
-        """Apply the outcome of the transaction of `batch` to its sessions, and call `on_decided` of its writes."""
+        """Apply the outcome of the transaction of `batch` to its sessions, and call `on_decided` of its writes.
+
+        The batch counts as undecided until all of them are called: an outcome may end a connection, which a later one
+        then cannot tell, so that no write may be taken in between.
+        """
         assert batch is self._current
-        self._current = None
         if outcome is Outcome.COMMITTED:
             for session, state in batch.drafts.items():
                 session.stored = state
@@ -142,7 +145,10 @@ class TransactionBatcher:
             for write in batch.writes:
                 if write.source is not None:
                     write.source.fail()
-        self._settle(batch.writes, outcome)
+        try:
+            self._settle(batch.writes, outcome)
+        finally:
+            self._current = None
 
     def _settle(self, writes: Sequence[SessionWrite], outcome: Outcome) -> None:
         for write in writes:
