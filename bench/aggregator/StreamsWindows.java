@@ -31,11 +31,14 @@ import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
 import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.EmitStrategy;
 import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.Suppressed;
 import org.apache.kafka.streams.kstream.Suppressed.BufferConfig;
+import org.apache.kafka.streams.kstream.TimeWindowedKStream;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.kstream.Windowed;
 import org.apache.kafka.streams.state.WindowStore;
@@ -45,11 +48,12 @@ import org.apache.kafka.streams.state.WindowStore;
  * each device, metric and closed window.
  *
  * <p>Readings are keyed by device, so one state holds all metrics of a device and no repartition topic is needed. The
- * state is in memory with a changelog in Kafka; Spark's state is in memory with a checkpoint on disk.
+ * state is in memory, or in RocksDB, with a changelog in Kafka; Spark's state is there with a checkpoint on disk.
  *
  * <p>Arguments: {@code name=value} for streams.* (properties of Kafka Streams), input, output, reading and aggregate
- * (files with Avro schemas), reading-id, aggregate-id, window-ms, lateness-ms, skew-ms. Prints {@code read N} twice a
- * second, and exits at the end of its standard input.
+ * (files with Avro schemas), reading-id, aggregate-id, window-ms, lateness-ms, skew-ms, store ({@code IN_MEMORY} or
+ * {@code ROCKS_DB}), emit ({@code suppress} or {@code on-window-close}). Prints {@code read N} twice a second, and exits
+ * at the end of its standard input.
  */
 public final class StreamsWindows {
     private static final int HEADER_BYTES = 5;
@@ -110,22 +114,29 @@ public final class StreamsWindows {
         TimeWindows windows = TimeWindows.ofSizeAndGrace(
                 Duration.ofMillis(number(given, "window-ms")), Duration.ofMillis(latenessMs));
         StreamsBuilder builder = new StreamsBuilder();
-        builder.stream(
+        TimeWindowedKStream<String, Reading> windowed = builder.stream(
                         given.getProperty("input"),
                         Consumed.with(Serdes.String(), readings)
                                 .withTimestampExtractor((record, newest) -> ((Reading) record.value()).eventTimeMs()))
                 .peek((device, reading) -> READ.increment())
                 .filter((device, reading) -> reading.isOnTime(latenessMs, skewMs))
                 .groupByKey(Grouped.with(Serdes.String(), readings))
-                .windowedBy(windows)
-                .aggregate(
-                        ArrayList<Statistics>::new,
-                        (device, reading, metrics) -> added(metrics, reading),
-                        Materialized.<String, ArrayList<Statistics>, WindowStore<Bytes, byte[]>>with(
-                                        Serdes.String(), statistics)
-                                .withStoreType(Materialized.StoreType.IN_MEMORY)
-                                .withCachingEnabled())
-                .suppress(Suppressed.untilWindowCloses(BufferConfig.unbounded()))
+                .windowedBy(windows);
+        boolean emitsOnClose = given.getProperty("emit", "suppress").equals("on-window-close");
+        if (emitsOnClose) {
+            windowed = windowed.emitStrategy(EmitStrategy.onWindowClose());
+        }
+        KTable<Windowed<String>, ArrayList<Statistics>> aggregated = windowed.aggregate(
+                ArrayList<Statistics>::new,
+                (device, reading, metrics) -> added(metrics, reading),
+                Materialized.<String, ArrayList<Statistics>, WindowStore<Bytes, byte[]>>with(
+                                Serdes.String(), statistics)
+                        .withStoreType(Materialized.StoreType.valueOf(given.getProperty("store", "IN_MEMORY")))
+                        .withCachingEnabled());
+        if (!emitsOnClose) {
+            aggregated = aggregated.suppress(Suppressed.untilWindowCloses(BufferConfig.unbounded()));
+        }
+        aggregated
                 .toStream()
                 .flatMap((key, metrics) -> metrics.stream()
                         .map(one -> KeyValue.pair(key(key, one), writer.write(key, one)))
