@@ -26,7 +26,7 @@ export PACT_DO_NOT_TRACK := true
 # Images of Python often set it; then each process of a test run compiles the whole suite anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup up down ps logs wipe format lint types unit test test-pure contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate fuzz fuzz-native fault-runs prove mutations clean
+.PHONY: help setup up down ps logs wipe format lint types unit test test-pure contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-live bench-partitions bench-alerts bench-revisions bench-whole lock simulate fuzz fuzz-native fault-runs prove mutations clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -178,6 +178,14 @@ bench-aggregator: setup ## Compare the aggregator with Kafka Streams, for 30,000
 bench-reaction: setup ## Measure how soon the aggregates of a final window are in Kafka, at 20,000 readings/s
 	@tools/record-section docs/results/bench-aggregator.txt reaction \
 		$(BIN)/python bench/aggregator/reaction.py $(OPTIONS)
+
+bench-live: setup ## Compare the aggregator with Kafka Streams at 115,741 readings/s of 1,200,000 devices for ten minutes, or OPTIONS="--rate 20000 --devices 30000"
+	@tools/record-section docs/results/bench-aggregator.txt "live $(OPTIONS)" \
+		$(BIN)/python bench/aggregator/live.py $(OPTIONS)
+
+bench-partitions: setup ## Measure what partitions of the aggregator's state cost at rest, at few readings and at many
+	@tools/record-section docs/results/bench-aggregator.txt partitions \
+		$(BIN)/python bench/aggregator/state_partitions.py $(OPTIONS)
 
 bench-alerts: setup ## Measure the alerts service, all cases or C="reaction"
 	@for case in $(or $(C),capacity headline reaction recovery); do \
