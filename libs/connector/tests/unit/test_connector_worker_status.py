@@ -26,18 +26,21 @@ class Topic:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, Any]] = []
+        self.arrived: list[Callable[[KafkaError | None, None], None]] = []
         self.reports: list[Callable[[KafkaError | None, None], None]] = []
-        """Of the records that are on their way; only of those whose sender wants to know."""
-        self.is_full = False
+        """Of the records that are on their way: deletions, and while it `is_away` every record."""
+        self.is_full = self.is_away = False
 
     def produce(
-        self, _topic: str, key: str, value: Any, on_delivery: Callable[[KafkaError | None, None], None] | None
+        self, _topic: str, key: str, value: Any, on_delivery: Callable[[KafkaError | None, None], None]
     ) -> None:
         if self.is_full:
             raise BufferError("Local: Queue full")
         self.said.append((key, value))
-        if on_delivery is not None:
+        if value is None or self.is_away:
             self.reports.append(on_delivery)
+        else:
+            self.arrived.append(on_delivery)
 
     def answer(self, code: int | None) -> None:
         """Let the delivery of what is on its way end."""
@@ -46,6 +49,9 @@ class Topic:
             report(None if code is None else KafkaError(code), None)
 
     def poll(self, _timeout_s: float) -> int:
+        arrived, self.arrived = self.arrived, []
+        for report in arrived:
+            report(None, None)
         return 0
 
     flush = poll
@@ -80,6 +86,17 @@ def test_changes_are_said_at_once_and_all_of_it_every_five_seconds() -> None:
     # It has a process meanwhile, and failed in the same way again.
     assert world.say() == []
     assert world.say(FAILED) == [("c/0/h:1", "FAILED")]
+
+
+def test_while_kafka_is_away_changes_are_said_and_nothing_is_said_again() -> None:
+    world = World()
+    world.topic.is_away = True
+    assert len(world.say(FAILED)) == 2
+    world.now_ms = 60_000
+    assert world.say(FAILED) == []
+    assert world.say(FAILED._replace(state=State.RESTARTING)) == [("c/0/h:1", "RESTARTING")]
+    world.topic.answer(None)
+    assert world.say(FAILED._replace(state=State.RESTARTING)) == [("*/-1/h:1", "RUNNING")]
 
 
 def test_what_is_over_is_taken_back() -> None:

@@ -129,8 +129,9 @@ def _consumer(_settings: object, client_id: str, group: str, **overrides: object
     return Consumer(_connection(client_id), run, config)
 
 
-def _producer(_settings: object, client_id: str, **_: object) -> Producer:
-    return Producer(_connection(client_id), stand_ins.simulation(), {"delivery.timeout.ms": 30_000})
+def _producer(_settings: object, client_id: str, **overrides: object) -> Producer:
+    config = {"delivery.timeout.ms": 30_000} | {key.replace("_", "."): value for key, value in overrides.items()}
+    return Producer(_connection(client_id), stand_ins.simulation(), config)
 
 
 def _connection(client_id: str) -> Connection:

@@ -136,7 +136,7 @@ class DistributedWorker:
         schemas, settings = SchemaRegistry(self._settings.registry), self._settings
         plugins = plugin_messages(schemas, self._classes.definitions, self._classes.version)
         encode_status = schemas.encoder(TOPIC, SCHEMA)
-        producer = clients.producer(settings.kafka, f"{settings.service}-worker-status")
+        producer = clients.producer(settings.kafka, f"{settings.service}-worker-status", delivery_timeout_ms=0)
         for topic, key, value in plugins:
             producer.produce(topic, key=key, value=value)
         return WorkerStatus(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,8 @@ class _Deletion:
 class WorkerStatus:
     """Publishes changed statuses at once, and every status again after INTERVAL_MS.
 
-    A deletion is repeated until Kafka acknowledges it: nothing else would ever delete the status.
+    A deletion is repeated until Kafka acknowledges it: nothing else would ever delete the status. The producer must not
+    give a record up (`delivery.timeout.ms` 0): Kafka could store one that was given up behind the deletion.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class WorkerStatus:
         self._clock_ms = clock_ms
         self._published: dict[TaskId, tuple[Report, float]] = {}
         self._deletions: dict[TaskId, _Deletion] = {}
+        self._on_their_way: Counter[TaskId] = Counter()
+        """Records that Kafka has not acknowledged. While there are some, nothing is said again."""
 
     def publish(self, reports: Iterable[Report], counts: Mapping[str, int]) -> None:
         """Publish this worker's status and every report that changed or is older than INTERVAL_MS.
@@ -72,9 +76,10 @@ class WorkerStatus:
         found = {report.id: report for report in (itself, *reports)}
         # A task that has a process again publishes its own status, so its next report here is a change.
         self._published = {id: published for id, published in self._published.items() if id in found}
+        self._on_their_way = +self._on_their_way
         for id, report in found.items():
             before, at_ms = self._published.get(id, (None, 0.0))
-            if report != before or now_ms - at_ms >= INTERVAL_MS:
+            if report != before or (now_ms - at_ms >= INTERVAL_MS and not self._on_their_way[id]):
                 self._published[id] = report, now_ms
                 self._produce(id, self._encode(self._record(report)))
         self._deletions = {id: deletion for id, deletion in self._deletions.items() if id not in found}
@@ -132,10 +137,17 @@ class WorkerStatus:
         self, id: TaskId, value: bytes | None, on_delivery: Callable[[KafkaError | None, object], None] | None = None
     ) -> bool:
         """Queue a record; return False if there is no room for it."""
+
+        def reported(error: KafkaError | None, message: object) -> None:
+            self._on_their_way[id] -= 1
+            if on_delivery is not None:
+                on_delivery(error, message)
+
         key = status_key(id.connector, id.task, self._worker)
         try:
-            self._producer.produce(TOPIC, key=key, value=value, on_delivery=on_delivery)
+            self._producer.produce(TOPIC, key=key, value=value, on_delivery=reported)
         except (BufferError, KafkaException) as error:
             _log.warning("status not published", reason=str(error))
             return False
+        self._on_their_way[id] += 1
         return True

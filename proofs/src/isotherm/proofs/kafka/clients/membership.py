@@ -65,6 +65,7 @@ class Membership:
         self._heard_ms = 0.0
         self._attempt = 0
         """Answers to an earlier attempt to join are ignored."""
+        self._joins = 0
 
     @property
     def is_member(self) -> bool:
@@ -126,10 +127,19 @@ class Membership:
             else:
                 self._failed(attempt, result)
 
-        member = self.member
+        member, network = self.member, self._connection.network
+        self._joins += 1
+        number = self._joins
+
+        def join(groups: GroupCoordinator, answer: Callable[[object], None]) -> None:
+            # A broker's request queue is in the order of arrival, and a client waits before it joins again: no join
+            # that was given up comes behind a newer one. It would take that one's answer, for max.poll.interval.ms.
+            if number == self._joins or not network.is_late:
+                groups.join(settings.group, member, subscription, answer)
+
         # The answer comes when all members have joined, so the request may take as long as the rebalance.
         self._send(
-            lambda groups, answer: groups.join(settings.group, member, subscription, answer),
+            join,
             joined,
             settings.max_poll_interval_ms + 5_000.0,
         )
