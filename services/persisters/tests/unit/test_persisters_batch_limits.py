@@ -7,7 +7,7 @@ import pytest
 from isotherm import kcql
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
 from isotherm.persisters.api.plan import compile_plan
-from isotherm.persisters.api.record import ProjectedRecord, Record
+from isotherm.persisters.api.record import ProjectedRecord, Record, runs_of
 from isotherm.persisters.api.row import Row
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
@@ -30,7 +30,7 @@ def test_records_of_partitions_that_are_gone_are_dropped() -> None:
     buffers = PartitionBuffers(LIMITS, Backoff)
     buffers.assign((TOPIC, 0), None, Counts())
     buffers.remove((TOPIC, 0))
-    buffers.append([record(0)], 0.0)
+    buffers.append(runs_of([record(0)]), 0.0)
     assert buffers.by_partition == {}
 
 
@@ -39,16 +39,16 @@ def test_batches_are_bounded_by_count_and_by_bytes_and_wait_for_linger() -> None
     buffers = PartitionBuffers(limits, Backoff)
     buffers.assign((TOPIC, 0), None, Counts())
     buffer = buffers.by_partition[(TOPIC, 0)]
-    buffers.append([record(0)], now_ms=10.0)
+    buffers.append(runs_of([record(0)]), now_ms=10.0)
     assert not buffer.is_batch_due(limits, now_ms=59.0)
     assert buffer.is_batch_due(limits, now_ms=60.0)
-    buffers.append([record(1), record(2), record(3)], now_ms=11.0)
+    buffers.append(runs_of([record(1), record(2), record(3)]), now_ms=11.0)
     assert buffer.is_batch_due(limits, now_ms=11.0)
     assert [one.offset for one in buffers.next_batch(buffer)] == [0, 1]
     big = Record(TOPIC, 0, 9, 0, None, b"x" * 10_000, ())
     alone = PartitionBuffers(limits, Backoff)
     alone.assign((TOPIC, 0), None, Counts())
-    alone.append([big], now_ms=0.0)
+    alone.append(runs_of([big]), now_ms=0.0)
     assert alone.next_batch(alone.by_partition[(TOPIC, 0)]) == [big]
 
 
@@ -59,7 +59,7 @@ def test_a_partition_that_is_paused_does_not_wait_for_a_batch_to_fill() -> None:
     for partition in range(2):
         buffers.assign(("t", partition), None, Counts())
     for partition in range(2):
-        buffers.append([Record("t", partition, offset, 0, None, b"", ()) for offset in range(60)], 0.0)
+        buffers.append(runs_of([Record("t", partition, offset, 0, None, b"", ()) for offset in range(60)]), 0.0)
     paused = buffers.pause_full()
     assert len(paused) == 2
     assert all(buffer.is_batch_due(limits, 1.0) for buffer in paused)
@@ -72,9 +72,9 @@ def test_the_time_of_the_next_batch_is_that_of_its_linger_and_of_its_back_off() 
         buffers.assign((TOPIC, partition), None, Counts())
     first, second = buffers.by_partition.values()
     assert buffers.next_start_ms() is None
-    buffers.append([record(0)], now_ms=10.0)
+    buffers.append(runs_of([record(0)]), now_ms=10.0)
     assert buffers.next_start_ms() == 60.0
-    second.append([Record(TOPIC, 1, offset, 0, None, b"", ()) for offset in range(3)], 20.0)
+    second.append(runs_of([Record(TOPIC, 1, offset, 0, None, b"", ()) for offset in range(3)])[0], 20.0)
     assert buffers.next_start_ms() == 20.0, "a full batch does not linger"
     second.back_off("the sink is away", 20.0, retry_after_ms=500.0)
     assert buffers.next_start_ms() == 60.0
@@ -87,7 +87,7 @@ def test_nothing_waits_for_a_time_behind_a_write_in_flight() -> None:
     buffers = PartitionBuffers(LIMITS, Backoff)
     buffers.assign((TOPIC, 0), None, Counts())
     buffer = buffers.by_partition[TOPIC, 0]
-    buffers.append([record(0), record(1)], now_ms=0.0)
+    buffers.append(runs_of([record(0), record(1)]), now_ms=0.0)
     batch = InFlightBatch.prepare([record(0)], ErrorPolicy(Policy.NOOP), lambda _: ProjectedRecord(filtered="no"))
     buffer.accept(batch, 0.0)
     assert buffers.next_start_ms() == 0.0
@@ -107,7 +107,7 @@ def test_a_task_has_read_everything_at_the_ends_of_all_partitions_that_it_knows(
     second.high_watermark = 8
     assert not buffers.are_read(2.0)
     assert buffers.are_read(3.0), "so many may be markers of transactions"
-    second.append([Record(TOPIC, 1, offset, 0, None, b"", ()) for offset in (5, 6)], 0.0)
+    second.append(runs_of([Record(TOPIC, 1, offset, 0, None, b"", ()) for offset in (5, 6)])[0], 0.0)
     assert buffers.are_read(1.0)
     second.end_of_partition = 8
     assert buffers.are_read(0.0), "the client has reported the end, behind which there is only a marker"
@@ -118,7 +118,7 @@ def test_a_paused_partition_has_more_to_read_but_a_read_brings_none_of_it() -> N
     for partition in range(2):
         buffers.assign((TOPIC, partition), 0, Counts())
     full, other = buffers.by_partition.values()
-    buffers.append([record(offset) for offset in range(6)], 0.0)
+    buffers.append(runs_of([record(offset) for offset in range(6)]), 0.0)
     full.high_watermark, other.high_watermark = 100, 0
     assert not buffers.are_open_read(0.0)
     assert buffers.pause_full() == [full]
@@ -219,7 +219,7 @@ def test_the_lag_counts_from_the_position_or_from_what_was_committed(
 
 def test_what_waits_or_is_written_lags_also_at_the_partitions_end() -> None:
     buffer = positions(committed=4, end_of_partition=6, high_watermark=6)
-    buffer.append([record(4), record(5)], 0.0)
+    buffer.append(runs_of([record(4), record(5)])[0], 0.0)
     assert (buffer.lag, buffer.is_settled, buffer.unread) == (2, False, 0)
     prepared(buffer, 2)
     assert (buffer.lag, buffer.is_settled) == (2, False)
@@ -234,7 +234,7 @@ def test_without_a_committed_offset_the_first_record_that_is_held_is_the_positio
     assert (buffer.settled_to, buffer.next_offset, buffer.unread) == (None, None, None)
     buffer.high_watermark = 20
     assert buffer.unread == 0, "the client has chosen no position yet"
-    buffer.append([record(offset) for offset in range(7, 12)], 0.0)
+    buffer.append(runs_of([record(offset) for offset in range(7, 12)])[0], 0.0)
     assert (buffer.settled_to, buffer.next_offset, buffer.unread) == (7, 12, 8)
     first = prepared(buffer, 2)
     assert (buffer.settled_to, buffer.next_offset) == (7, 12)
@@ -247,7 +247,7 @@ def test_without_a_committed_offset_the_first_record_that_is_held_is_the_positio
 
 def test_a_batch_that_failed_waits_for_its_back_off_with_the_reason() -> None:
     buffer = positions(committed=0)
-    buffer.append([record(0), record(1)], 5.0)
+    buffer.append(runs_of([record(0), record(1)])[0], 5.0)
     batch = prepared(buffer, 1)
     batch.rows = [Row(0, "target", "0", {}, 0, None, PLAN)]
     assert buffer.start(5.0) is batch
@@ -280,7 +280,7 @@ def test_only_moved_positions_are_committed_and_one_that_is_known_confirms_the_l
     still.position, moved.position = 5, 6
     assert (buffers.known(), buffers.uncommitted()) == ([still], [moved])
     assert buffers.max_records_per_read == 4
-    moved.append([Record(TOPIC, 2, 6, 0, None, b"", ())], 8.0)
+    moved.append(runs_of([Record(TOPIC, 2, 6, 0, None, b"", ())])[0], 8.0)
     prepared(moved, 1)
     moved.start(8.0)
     assert (buffers.in_flight, moved.read_ms) == (1, 8.0)

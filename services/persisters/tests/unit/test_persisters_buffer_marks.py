@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
-from isotherm.persisters.api.record import ProjectedRecord, Record
+from isotherm.persisters.api.record import ProjectedRecord, Record, runs_of
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
 from isotherm.persisters.buffers.limits import BufferLimits, Share
@@ -25,7 +25,7 @@ def record(offset: int, partition: int = 0) -> Record:
 def buffer_of(*offsets: int, committed: int | None = None) -> PartitionBuffer:
     buffer = PartitionBuffer(("t", 0), Counts(), Backoff(), committed=committed)
     if offsets:
-        buffer.append([record(offset) for offset in offsets], 0.0)
+        buffer.append(runs_of([record(offset) for offset in offsets])[0], 0.0)
     return buffer
 
 
@@ -65,11 +65,11 @@ def test_all_buffers_are_full_only_if_each_is() -> None:
         buffers.assign(("t", partition), None, Counts())
     first, second = buffers.by_partition.values()
     assert first.read_ms == 0.0
-    buffers.append([record(offset) for offset in range(7)], 0.0)
+    buffers.append(runs_of([record(offset) for offset in range(7)]), 0.0)
     assert buffers.pause_full() == [first]
     assert buffers.pause_full() == [], "it is paused already"
     assert (buffers.are_all_above_low_mark, buffers.are_all_paused) == (False, False)
-    buffers.append([record(offset, 1) for offset in range(7)], 0.0)
+    buffers.append(runs_of([record(offset, 1) for offset in range(7)]), 0.0)
     assert buffers.pause_full() == [second]
     assert (buffers.are_all_above_low_mark, buffers.are_all_paused) == (True, True)
     assert buffers.resume_drained() == []
@@ -78,7 +78,7 @@ def test_all_buffers_are_full_only_if_each_is() -> None:
 def test_a_partition_that_is_assigned_again_begins_anew() -> None:
     buffers = PartitionBuffers(LIMITS, Backoff)
     buffers.assign(("t", 0), None, Counts())
-    buffers.append([record(0)], 0.0)
+    buffers.append(runs_of([record(0)]), 0.0)
     before = buffers.by_partition["t", 0]
     buffers.assign(("t", 0), 5, Counts(read=5))
     after = buffers.by_partition["t", 0]
@@ -92,19 +92,19 @@ def test_what_stays_behind_a_batch_waits_from_then_on_for_more() -> None:
     buffer.prepared = None
     assert not buffer.is_batch_due(LIMITS, 59.0)
     assert buffer.is_batch_due(LIMITS, 60.0)
-    buffer.append([record(5)], 70.0)
+    buffer.append(runs_of([record(5)])[0], 70.0)
     assert buffer.is_batch_due(LIMITS, 70.0), "the first one of them has waited"
 
 
-def test_limits_have_room_for_two_batches_of_each_writer_and_four_large_ones() -> None:
+def test_limits_have_room_for_two_batches_of_each_writer_and_eight_large_ones() -> None:
     limits = BufferLimits(batch_records=10, batch_bytes=100, waiting_records=15, waiting_bytes=500)
     of_writers = limits.with_writers(3)
     assert (of_writers.writing_records, of_writers.writing_bytes) == (60, 600)
     assert (of_writers.waiting_records, of_writers.waiting_bytes) == (15, 500)
     large = limits.with_large_batches()
-    assert (large.waiting_records, large.waiting_bytes) == (20, 500)
-    assert (large.writing_records, large.writing_bytes) == (40, 400)
-    assert BufferLimits(batch_bytes=100, waiting_bytes=150).with_large_batches().waiting_bytes == 200
+    assert (large.waiting_records, large.waiting_bytes) == (40, 500)
+    assert (large.writing_records, large.writing_bytes) == (80, 800)
+    assert BufferLimits(batch_bytes=100, waiting_bytes=150).with_large_batches().waiting_bytes == 400
 
 
 def test_a_batch_tells_the_sink_what_is_settled_before_it() -> None:
@@ -127,7 +127,7 @@ def test_a_gap_is_counted_once_when_what_is_behind_it_is_settled() -> None:
     buffer.skip_gap(15, 5)
     settle(buffer)
     assert (buffer.position, buffer.next_offset, buffer.lost, buffer.counts.lost) == (10, 15, 5, 0)
-    buffer.append([record(15), record(16)], 0.0)
+    buffer.append(runs_of([record(15), record(16)])[0], 0.0)
     settle(buffer, 1)
     assert (buffer.position, buffer.next_offset, buffer.lost, buffer.counts.lost) == (16, 17, 5, 5)
     settle(buffer)
@@ -138,7 +138,7 @@ def test_a_second_gap_adds_to_one_that_is_not_counted_yet() -> None:
     """A task that is behind by days meets one gap after another while its sink is away."""
     buffer = buffer_of(8, 9, committed=8)
     buffer.skip_gap(15, 5)
-    buffer.append([record(15), record(16)], 0.0)
+    buffer.append(runs_of([record(15), record(16)])[0], 0.0)
     buffer.skip_gap(30, 13)
     assert (buffer.next_offset, buffer.lost, buffer.counts.lost) == (17, 18, 0)
     settle(buffer)
@@ -153,6 +153,6 @@ def test_a_topic_made_anew_behind_a_gap_is_read_from_its_begin() -> None:
     settle(buffer)
     buffer.skip_gap(0, 0)
     assert (buffer.position, buffer.next_offset, buffer.counts.lost) == (0, 0, 5)
-    buffer.append([record(0)], 0.0)
+    buffer.append(runs_of([record(0)])[0], 0.0)
     settle(buffer)
     assert (buffer.position, buffer.lost) == (1, 5)

@@ -11,7 +11,7 @@ from isotherm.connector.config.files import from_mapping
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
 from isotherm.persisters.api.ownership import Ownership, OwnershipLostError
 from isotherm.persisters.api.plan import compile_plan
-from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
+from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record, runs_of
 from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import Unavailable
 from isotherm.persisters.buffers.accounting import Counts
@@ -85,12 +85,12 @@ def records(partition: int, count: int) -> list[Record]:
     return [Record("t", partition, offset, 0, None, b"value", ()) for offset in range(count)]
 
 
-def buffers_of(*waiting: int, limits: BufferLimits = LIMITS) -> PartitionBuffers:
+def buffers_of(*waiting: int, limits: BufferLimits = LIMITS, are_merged: bool = True) -> PartitionBuffers:
     """Buffers of as many partitions, each with so many records that wait since time 0."""
-    buffers = PartitionBuffers(limits, Backoff)
+    buffers = PartitionBuffers(limits, Backoff, are_merged=are_merged)
     for partition, count in enumerate(waiting):
         buffers.assign(("t", partition), None, Counts())
-        buffers.append(records(partition, count), 0.0)
+        buffers.append(runs_of(records(partition, count)), 0.0)
     return buffers
 
 
@@ -111,6 +111,15 @@ def test_thin_partitions_are_due_together(waiting: Sequence[int], now_ms: float,
     assert due(buffers_of(*waiting), now_ms) == expected
 
 
+def test_partitions_whose_parts_are_written_one_by_one_wait_each_for_its_own() -> None:
+    """An archive would write a small file of each part."""
+    buffers = buffers_of(3, 3, 10, are_merged=False)
+    assert due(buffers, 0.0) == [2]
+    buffers.append(runs_of(records(1, 1)), 500.0)
+    assert due(buffers, 999.0) == [2]
+    assert due(buffers, 1_000.0) == [0, 1, 2]
+
+
 def test_bytes_of_all_partitions_make_a_batch_too() -> None:
     limits = BufferLimits(batch_records=1_000, batch_bytes=1_000, linger_ms=1_000.0)
     assert due(buffers_of(2, 2, limits=limits), 0.0) == []
@@ -119,7 +128,7 @@ def test_bytes_of_all_partitions_make_a_batch_too() -> None:
 
 def test_the_first_that_waited_long_enough_takes_the_others_along() -> None:
     buffers = buffers_of(1, 0)
-    buffers.append(records(1, 1), 900.0)
+    buffers.append(runs_of(records(1, 1)), 900.0)
     assert due(buffers, 999.0) == []
     assert due(buffers, 1_000.0) == [0, 1]
 
@@ -138,7 +147,7 @@ def test_large_batches_have_room_whatever_the_limits_of_the_process_say() -> Non
     buffers = buffers_of(30, 30, 30, limits=limits)
     assert buffers.pause_full() == []
     assert due(buffers, 0.0) == []
-    buffers.append(records(0, 10), 0.0)
+    buffers.append(runs_of(records(0, 10)), 0.0)
     assert due(buffers, 0.0) == [0, 1, 2]
     assert [len(buffers.next_batch(buffer)) for buffer in buffers.by_partition.values()] == [40, 30, 30]
 
@@ -236,7 +245,7 @@ def test_a_batch_says_from_where_to_where_it_settles_offsets() -> None:
     buffer = buffers.by_partition["t", 0]
     writers = Writers(1, Asking(), RETRY, Told().send, Told(), LIMITS)
     for offsets in ((8, 9), (12,)):
-        buffers.append([Record("t", 0, offset, 0, None, b"", ()) for offset in offsets], 0.0)
+        buffers.append(runs_of([Record("t", 0, offset, 0, None, b"", ()) for offset in offsets]), 0.0)
         buffer.accept(prepared(buffers.next_batch(buffer)), 0.0)
         batch = buffer.start(0.0)
         assert batch is not None
@@ -284,7 +293,7 @@ def test_a_row_behind_an_unwritten_one_of_its_id_waits_also_in_another_partition
 @pytest.mark.parametrize(
     ("sink", "own", "expected"),
     [
-        ("parquet", {"url": "file:///srv"}, (50_000, 100_000, 64 * 1024 * 1024, 200_000, 60_000)),
+        ("parquet", {"url": "file:///srv"}, (50_000, 200_000, 128 * 1024 * 1024, 400_000, 60_000)),
         ("postgresql", {"database": "d"}, (2_000, 20_000, 32 * 1024 * 1024, 32_000, 0)),
     ],
 )

@@ -9,83 +9,33 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from persisters_columns import FIXED, SCHEMA_ID, SELECT, Both, schema_of
 
-from isotherm import kcql
 from isotherm.persisters.api.columnar_rows import ColumnarRows
-from isotherm.persisters.api.record import Record
-from isotherm.persisters.api.row import Row
 from isotherm.persisters.hotpath import NO_NULL, Kind, column_reader
 from isotherm.persisters.hotpath.compiled import read_columns
-from isotherm.persisters.records.decoding import AvroDecoder, key_decoder
-from isotherm.persisters.records.projection import Projector
 from isotherm.persisters.sinks.arrow.columnar import event_times_of, offsets_of, table_of
 from isotherm.persisters.sinks.arrow.tables import Columns, Placed
-from isotherm.servicekit.avro import SchemaRegistry, WriterSchema, encoder, parse
-from isotherm.servicekit.settings import RegistrySettings
+from isotherm.servicekit.avro import encoder
 
-SCHEMA_ID = 7
 HEADER = b"\0\0\0\0\x07"
 _TEXTS = st.text(max_size=70)
-_VALUES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
-    "boolean": ("boolean", st.booleans()),
-    "int": ("int", st.integers(-(2**31), 2**31 - 1)),
-    "long": ("long", st.integers(-(2**63), 2**63 - 1)),
-    "float": ("float", st.floats(width=32, allow_nan=False)),
-    "double": ("double", st.floats(allow_nan=False)),
-    "string": ("string", _TEXTS),
-    "bytes": ("bytes", st.binary(max_size=70)),
-    "map": ({"type": "map", "values": "string"}, st.dictionaries(_TEXTS, _TEXTS, max_size=4)),
-    "time": ({"type": "long", "logicalType": "timestamp-millis"}, st.integers(-(2**63), 2**63 - 1)),
-    "maybe int": (["null", "int"], st.none() | st.integers(-(2**31), 2**31 - 1)),
-    "maybe boolean": (["null", "boolean"], st.none() | st.booleans()),
-    "maybe text": (["string", "null"], st.none() | _TEXTS),
-    "maybe double": (["null", "double"], st.none() | st.floats(allow_nan=False)),
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "boolean": st.booleans(),
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "long": st.integers(-(2**63), 2**63 - 1),
+    "float": st.floats(width=32, allow_nan=False),
+    "double": st.floats(allow_nan=False),
+    "string": _TEXTS,
+    "bytes": st.binary(max_size=70),
+    "map": st.dictionaries(_TEXTS, _TEXTS, max_size=4),
+    "time": st.integers(-(2**63), 2**63 - 1),
+    "maybe int": st.none() | st.integers(-(2**31), 2**31 - 1),
+    "maybe boolean": st.none() | st.booleans(),
+    "maybe text": st.none() | _TEXTS,
+    "maybe double": st.none() | st.floats(allow_nan=False),
 }
 _FIELDS = st.lists(st.sampled_from(sorted(_VALUES)), max_size=6)
-FIXED = [
-    {"name": "device", "type": "string"},
-    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-]
-SELECT = "INSERT INTO lake SELECT * FROM t"
-
-
-class _OneSchema(SchemaRegistry):
-    def __init__(self, schema: dict[str, Any]) -> None:
-        super().__init__(RegistrySettings())
-        self._one = WriterSchema(SCHEMA_ID, schema, parse(schema))
-
-    def schema(self, schema_id: int) -> Any:
-        assert schema_id == SCHEMA_ID
-        return self._one
-
-
-def schema_of(kinds: Sequence[str], **more: Any) -> dict[str, Any]:
-    fields = [{"name": f"f{number}", "type": _VALUES[kind][0]} for number, kind in enumerate(kinds)]
-    declared = {"isotherm.identity": ["device", "at"], "isotherm.event_time": "at", **more}
-    return {"type": "record", "name": "R", "fields": [*FIXED, *fields], **declared}
-
-
-class Both:
-    """A projection with the compiled reader, and one without it."""
-
-    def __init__(self, schema: dict[str, Any], statement: str = SELECT) -> None:
-        self.encode = encoder(schema, SCHEMA_ID)
-        self._projectors = []
-        for read in (column_reader(), None):
-            registry = _OneSchema(schema)
-            decode = AvroDecoder(registry)
-            key = key_decoder("auto", registry)
-            self._projectors.append(Projector(kcql.parse(statement), decode, key, read_columns=read))
-
-    def rows(self, values: Sequence[bytes | None]) -> tuple[Sequence[Row] | None, list[Row] | None]:
-        """The rows of a batch; by the general path None if one of its records is bad."""
-        records = [Record("t", 3, 2 * number, 1, None, value, ()) for number, value in enumerate(values)]
-        compiled, general = self._projectors
-        made = [general(record) for record in records]
-        compiled(records[0])
-        batch = compiled.try_project_batch(records)
-        failed = any(one.failed is not None for one in made)
-        return batch, None if failed else [row for one in made for row in one.rows]
 
 
 def check(both: Both, values: Sequence[bytes | None], *, expected: bool | None = None) -> None:
@@ -102,7 +52,7 @@ def check(both: Both, values: Sequence[bytes | None], *, expected: bool | None =
     columns, failed = Columns(), []  # type: ignore[var-annotated] # of FailedRow
     placed = [Placed(number, row, "t", 3) for number, row in enumerate(general)]
     wanted = columns.table(placed, failed)
-    table = table_of(columns, rows, "t", 3)
+    table = table_of(columns, rows, "t", 3, offsets_of(rows))
     assert failed == []
     assert table is not None
     table.validate(full=True)
@@ -115,7 +65,7 @@ def test_columns_are_what_the_general_path_makes(data: st.DataObject) -> None:
     kinds = data.draw(_FIELDS)
     both = Both(schema_of(kinds))
     fixed = {"device": _TEXTS, "at": st.integers(0, 2**45)}
-    own = {f"f{number}": _VALUES[kind][1] for number, kind in enumerate(kinds)}
+    own = {f"f{number}": _VALUES[kind] for number, kind in enumerate(kinds)}
     records = data.draw(st.lists(st.fixed_dictionaries(fixed | own), min_size=1, max_size=12))
     check(both, [both.encode(record) for record in records], expected=True)
 
@@ -123,7 +73,7 @@ def test_columns_are_what_the_general_path_makes(data: st.DataObject) -> None:
 ALL = Both(schema_of(sorted(_VALUES)))
 _RECORD = st.fixed_dictionaries(
     {"device": _TEXTS, "at": st.integers(0, 2**45)}
-    | {f"f{number}": _VALUES[kind][1] for number, kind in enumerate(sorted(_VALUES))}
+    | {f"f{number}": _VALUES[kind] for number, kind in enumerate(sorted(_VALUES))}
 )
 
 

@@ -10,7 +10,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartiti
 
 from isotherm.connector.distributed.generations import Fence, StaleConfigurationError
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
-from isotherm.persisters.api.record import ProjectedRecord, Record
+from isotherm.persisters.api.record import ProjectedRecord, Record, runs_of
 from isotherm.persisters.api.row import Batch, FailedRow
 from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.buffers.accounting import Counts
@@ -111,7 +111,7 @@ def test_a_topic_made_anew_is_read_when_nothing_of_the_one_before_is_left() -> N
     """In one batch, records of both could not be distinguished by their offsets."""
     consumer, waiting = Told(0, 2), buffer(98)
     looking = fetching(consumer, Health())
-    waiting.append([Record("t", 0, offset, 0, None, b"", ()) for offset in (98, 99)], 0.0)
+    waiting.append(runs_of([Record("t", 0, offset, 0, None, b"", ()) for offset in (98, 99)])[0], 0.0)
     looking.mark_out_of_range(waiting)
     looking.check({PLACE: waiting}, 10_000.0)
     assert consumer.read_from == []

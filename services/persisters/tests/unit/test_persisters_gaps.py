@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
 from isotherm.connector.distributed.generations import Generation
-from isotherm.persisters.api.record import Record
+from isotherm.persisters.api.record import Record, runs_of
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.partition_buffer import PartitionBuffer
 from isotherm.persisters.consuming.fetch_positions import (
@@ -71,7 +71,7 @@ class Topic:
 def buffer(committed: int | None = None, *, held: tuple[int, ...] = ()) -> PartitionBuffer:
     made = PartitionBuffer(PLACE, Counts(), Backoff(), committed=committed)
     if held:
-        made.append([Record("t", 0, offset, 0, None, b"", ()) for offset in held], 0.0)
+        made.append(runs_of([Record("t", 0, offset, 0, None, b"", ()) for offset in held])[0], 0.0)
     return made
 
 
@@ -171,7 +171,7 @@ def test_a_partition_that_delivers_again_is_forgotten() -> None:
     assert "t-0: no record for 60 s, though there are offsets to 9" in health.problems()["reading"]
     positions.check({PLACE: silent}, 2 * STALL_MS + 5_000)
     assert "reading" in health.problems(), "it has delivered nothing since"
-    silent.append([Record("t", 0, 4, 0, None, b"", ())], 2 * STALL_MS + 6_000)
+    silent.append(runs_of([Record("t", 0, 4, 0, None, b"", ())])[0], 2 * STALL_MS + 6_000)
     positions.check({PLACE: silent}, 2 * STALL_MS + 10_000)
     assert "reading" not in health.problems()
     silent.waiting.clear()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from isotherm import kcql
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
 from isotherm.persisters.api.plan import Plan, compile_plan
-from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
+from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record, runs_of
 from isotherm.persisters.api.row import FailedRow, Row
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
@@ -82,7 +82,7 @@ class Task:
     def read(self, end: int) -> None:
         paused = bool(self.buffers.pause_full()) or self.buffer.paused
         if not paused and self.next_read < end:
-            self.buffers.append([record(self.next_read)], self.now_ms)
+            self.buffers.append(runs_of([record(self.next_read)]), self.now_ms)
             self.next_read += 1
         self.buffers.resume_drained()
 
@@ -314,10 +314,10 @@ def test_partitions_pause_at_their_share_and_resume_at_half_of_it() -> None:
     buffers = PartitionBuffers(LIMITS, Backoff)
     buffers.assign((TOPIC, 0), None, Counts())
     buffer = buffers.by_partition[(TOPIC, 0)]
-    buffers.append([record(offset) for offset in range(5)], 0.0)
+    buffers.append(runs_of([record(offset) for offset in range(5)]), 0.0)
     assert buffers.pause_full() == []
     assert buffers.are_all_above_low_mark
-    buffers.append([record(5)], 0.0)
+    buffers.append(runs_of([record(5)]), 0.0)
     assert buffers.pause_full() == [buffer]
     assert buffers.are_all_paused
     buffer.accept(
@@ -352,7 +352,7 @@ def test_what_waits_and_what_is_written_is_bounded_over_all_partitions(seed: int
         whole.pause_full()
         if not buffer.paused:
             most = rng.randint(1, whole.max_records_per_read)
-            whole.append([record(offsets[partition] + number, partition) for number in range(most)], 0.0)
+            whole.append(runs_of([record(offsets[partition] + number, partition) for number in range(most)]), 0.0)
             offsets[partition] += most
         if buffer.is_batch_due(limits, 0.0):
             buffer.accept(InFlightBatch.prepare(whole.next_batch(buffer), NOOP_WITH_DEAD_LETTERS, project), 0.0)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+_PARTITIONS = 4
+"""Of how many partitions a task writes whole large batches; those of more are smaller while it catches up."""
+
 
 class Share(NamedTuple):
     """How much one partition buffer may hold."""
@@ -37,16 +40,16 @@ class BufferLimits:
     def with_large_batches(self) -> BufferLimits:
         """Return the limits for batches that are large and rare.
 
-        Two of them may wait, whatever the limits say: a partition that is paused before would make a small one. Four
-        may be in writing: one that is written, one that is prepared, and the room that `next_batch` keeps for all
-        partitions alike.
+        One of each of four partitions, as many as declared topics have, may wait, whatever the limits say: a partition
+        that is paused before makes a small one. Two of each may be in writing: one that is written and one that is
+        prepared.
         """
         return replace(
             self,
-            waiting_records=max(self.waiting_records, 2 * self.batch_records),
-            waiting_bytes=max(self.waiting_bytes, 2 * self.batch_bytes),
-            writing_records=4 * self.batch_records,
-            writing_bytes=4 * self.batch_bytes,
+            waiting_records=max(self.waiting_records, _PARTITIONS * self.batch_records),
+            waiting_bytes=max(self.waiting_bytes, _PARTITIONS * self.batch_bytes),
+            writing_records=2 * _PARTITIONS * self.batch_records,
+            writing_bytes=2 * _PARTITIONS * self.batch_bytes,
         )
 
     def share_of_each(self, buffers: int, waiting: Share) -> Share:

@@ -8,14 +8,13 @@ the highest contiguous one. See docs/adr/0040.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import NamedTuple
 
 from isotherm.persisters.api.ownership import Ownership
-from isotherm.persisters.api.record import Record
+from isotherm.persisters.api.record import Record, RecordRun
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
 from isotherm.persisters.buffers.limits import BufferLimits, Share
@@ -44,9 +43,10 @@ class PartitionBuffer:
     position: int | None = None
     """The offset to commit: everything before it is settled. None until the first batch is finished."""
     committed: int | None = None
-    waiting: deque[Record] = field(default_factory=deque)
+    waiting: list[Record] = field(default_factory=list)
+    """A list, not a queue: its front is taken a batch at a time, and a slice costs nothing for each record."""
     waiting_bytes: int = 0
-    _sizes: deque[int] = field(default_factory=deque)
+    _sizes: list[int] = field(default_factory=list)
     """Size of each waiting record in bytes."""
     oldest_ms: float = 0.0
     """When the buffer last became non-empty."""
@@ -139,16 +139,14 @@ class PartitionBuffer:
             self.counts.lost += lost
             self.position = first
 
-    def append(self, records: Iterable[Record], now_ms: float) -> None:
+    def append(self, run: RecordRun, now_ms: float) -> None:
         """Add records that were read, in offset order."""
         self.read_ms = now_ms
         if not self.waiting:
             self.oldest_ms = now_ms
-        added = list(records)
-        sizes = [record.size_bytes for record in added]
-        self.waiting.extend(added)
-        self._sizes.extend(sizes)
-        self.waiting_bytes += sum(sizes)
+        self.waiting.extend(run.records)
+        self._sizes.extend(run.sizes)
+        self.waiting_bytes += sum(run.sizes)
 
     def is_at_high_mark(self, share: Share) -> bool:
         """Whether the partition must be paused: the buffer holds its share."""
@@ -183,8 +181,11 @@ class PartitionBuffer:
 
     def next_batch(self, most: Share) -> list[Record]:
         """Return the records of the next batch, at least one; they stay in the buffer until `accept`."""
-        sums = list(accumulate(islice(self._sizes, most.records)))
-        return list(islice(self.waiting, max(1, bisect_right(sums, most.size_bytes))))
+        sizes = self._sizes[: most.records]
+        fitting = len(sizes)
+        if sum(sizes) > most.size_bytes:
+            fitting = bisect_right(list(accumulate(sizes)), most.size_bytes)
+        return self.waiting[: max(1, fitting)]
 
     @property
     def _batches(self) -> Iterator[InFlightBatch]:
@@ -202,12 +203,12 @@ class PartitionBuffer:
 
     def accept(self, batch: InFlightBatch, now_ms: float) -> None:
         """Take the batch that was prepared from the records of `next_batch`."""
-        for _ in batch.records:
-            self.waiting.popleft()
-            batch.size_bytes += self._sizes.popleft()
+        taken = len(batch.records)
+        batch.size_bytes += sum(self._sizes[:taken])
+        del self.waiting[:taken], self._sizes[:taken]
         self.waiting_bytes -= batch.size_bytes
         self.oldest_ms = now_ms
-        self.taken += len(batch.records)
+        self.taken += taken
         batch.taken = self.taken
         self.prepared = batch
 

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Callable, Iterable
 
 from isotherm.persisters.api.ownership import Lease, Ownership
-from isotherm.persisters.api.record import Record
+from isotherm.persisters.api.record import Record, RecordRun
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.limits import BufferLimits, Share
 from isotherm.persisters.buffers.partition_buffer import Partition, PartitionBuffer
 from isotherm.servicekit.backoff import Backoff
 
-_partition_of: Callable[[Record], Partition] = attrgetter("topic", "partition")
+_MOST_RECORDS_PER_READ = 10_000
+"""Messages of a larger read are not in the processor's cache any more when their records are made."""
 
 
 class PartitionBuffers:
     """The buffers of a task, and the limits that they share."""
 
-    def __init__(self, limits: BufferLimits, backoff: Callable[[], Backoff], lease: Lease | None = None) -> None:
-        """`backoff` makes the back-off of a new buffer; every ownership depends on `lease`."""
+    def __init__(
+        self,
+        limits: BufferLimits,
+        backoff: Callable[[], Backoff],
+        lease: Lease | None = None,
+        *,
+        are_merged: bool = True,
+    ) -> None:
+        """Begin without any.
+
+        Args:
+            limits: what all of them share.
+            backoff: makes the back-off of a new buffer.
+            lease: what every ownership depends on.
+            are_merged: whether batches of several partitions make one write.
+        """
         self.limits = limits
+        self._are_merged = are_merged
         self._backoff = backoff
         self._lease = lease
         self.by_partition: dict[Partition, PartitionBuffer] = {}
@@ -40,12 +54,13 @@ class PartitionBuffers:
             buffer.ownership.release()
         return buffer
 
-    def append(self, records: Sequence[Record], now_ms: float) -> None:
+    def append(self, runs: Iterable[RecordRun], now_ms: float) -> None:
         """Add records of any partitions; those of partitions that are not assigned any more are dropped."""
-        for partition, theirs in groupby(records, _partition_of):
-            buffer = self.by_partition.get(partition)
+        for run in runs:
+            first = run.records[0]
+            buffer = self.by_partition.get((first.topic, first.partition))
             if buffer is not None:
-                buffer.append(theirs, now_ms)
+                buffer.append(run, now_ms)
 
     def pause_full(self) -> list[PartitionBuffer]:
         """Mark the buffers at their high mark as paused and return them."""
@@ -68,7 +83,10 @@ class PartitionBuffers:
 
         A buffer that holds a batch is due alone. The others are due together: once they hold a batch together, or once
         a record of one of them has waited for as long as records may, so that their parts make one write of a BulkSink.
+        Any other sink writes each part by itself, so there each waits for its own.
         """
+        if not self._are_merged:
+            return {buffer for buffer in self.by_partition.values() if buffer.is_batch_due(self.limits, now_ms)}
         ready = [buffer for buffer in self.by_partition.values() if buffer.can_prepare(now_ms)]
         thin = [buffer for buffer in ready if not buffer.is_batch_full(self.limits)]
         is_together_due = (
@@ -87,7 +105,7 @@ class PartitionBuffers:
     @property
     def max_records_per_read(self) -> int:
         """How many records may be read at once: at most a buffer's share, which a read may add to that share."""
-        return min(self.limits.batch_records, self._share().records)
+        return min(self.limits.batch_records, self._share().records, _MOST_RECORDS_PER_READ)
 
     def _share(self) -> Share:
         buffers = self.by_partition.values()

@@ -1,7 +1,7 @@
-"""The compiled reading of flat Avro records into the buffers of Arrow's columns, a batch at a time (ADR 214).
+"""Compiled code of a batch: Kafka's messages to records (ADR 250), flat Avro records to Arrow's columns (ADR 214).
 
-It takes only what it reads exactly as `records` does, which defines what is right, and leaves everything else to it. It
-must not know Kafka, statements, sinks or pyarrow.
+It takes only what it does exactly as the general way does, which defines what is right, and leaves everything else to
+it. It must not know connections to Kafka, statements, sinks or pyarrow.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from typing import Any
 
 from isotherm.servicekit import logs
 
@@ -34,6 +35,23 @@ Buffers = tuple[int | bytes | None, ...]
 """Of one column: how many nulls, the bits of those that are none (None without nulls), and what the kind has."""
 ReadColumns = Callable[[Sequence[tuple[int, int]], list[bytes | None], bytes], list[Buffers] | None]
 """From the kinds of fields, the values of a batch, and the bytes that each begins with, to the columns; or None."""
+
+
+_Runs = list[tuple[list[Any], list[int]]]
+ReadRuns = Callable[[list[Any], type[Any], type[Any], Callable[[Any], Any], int], _Runs | None]
+"""See `compiled_records.read_runs`."""
+
+
+def run_reader() -> ReadRuns | None:
+    """Return the compiled making of records; None when it is not built, or switched off by ISOTHERM_PURE_PYTHON."""
+    if os.environ.get("ISOTHERM_PURE_PYTHON"):
+        return None
+    try:
+        from isotherm.persisters.hotpath.compiled_records import read_runs
+    except ImportError as error:
+        _log.warning("records are not made by compiled code", reason=str(error))
+        return None
+    return read_runs
 
 
 def column_reader() -> ReadColumns | None:

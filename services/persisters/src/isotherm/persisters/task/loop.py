@@ -14,13 +14,13 @@ from isotherm.connector.errors.policies import ErrorPolicy
 from isotherm.persisters.api.ownership import Lease
 from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
 from isotherm.persisters.api.row import Row
-from isotherm.persisters.api.sink import Sink
+from isotherm.persisters.api.sink import BulkSink, Sink
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
 from isotherm.persisters.buffers.partition_buffer import Partition, PartitionBuffer
 from isotherm.persisters.buffers.partition_buffers import PartitionBuffers
 from isotherm.persisters.consuming import offsets
-from isotherm.persisters.consuming.consumed_records import records_of
+from isotherm.persisters.consuming.consumed_records import message_reader
 from isotherm.persisters.consuming.fetch_positions import (
     FetchPositions,
     NoCommittedOffsetError,
@@ -105,13 +105,14 @@ class Loop:
         rebalances = Rebalances(self._assigned, self._revoked, self._lost)
         self._subscription = Subscription(consumer, health, settings.topics, matching_topics, fence, rebalances)
         self._lease = Lease(settings.session_timeout_ms)
-        self.buffers = PartitionBuffers(settings.limits, self._new_backoff, self._lease)
+        is_bulk = isinstance(sink, BulkSink)
+        self.buffers = PartitionBuffers(settings.limits, self._new_backoff, self._lease, are_merged=is_bulk)
         self.is_drained = True
         """False if a write had no answer when the task ended: its records are read again."""
         self._writers = Writers(settings.writers, sink, policy, send_dead_letters, observer, settings.limits)
         self._next_commit_ms = self._next_confirmation_ms = 0.0
         self._read_again_ms = 0.0
-        self._pacing = ReadPacing()
+        self._pacing, self._read_messages = ReadPacing(), message_reader()
         self._failure: BaseException | None = None
         self._is_ending = False
         self._drain_deadline_ms = 0.0
@@ -199,13 +200,12 @@ class Loop:
         most = self.buffers.max_records_per_read
         messages = [first, *self._consumer.consume(most, 0)]
         is_all = len(messages) <= most
-        if any(map(Message.error, messages)):
-            for message in messages:
-                self._handle_event(message)
-            messages = [message for message in messages if message.error() is None]
+        found = self._read_messages(messages)
+        for event in found.events:
+            self._handle_event(event)
         now_ms = _now_ms()
-        self.buffers.append(records_of(messages), now_ms)
-        self._pacing.note_read(len(messages), now_ms)
+        self.buffers.append(found.runs, now_ms)
+        self._pacing.note_read(len(messages) - len(found.events), now_ms)
         if is_all and self._pacing.is_flowing and self.buffers.are_read(self._pacing.open_offsets):
             self._pacing.pause(now_ms)
         return True

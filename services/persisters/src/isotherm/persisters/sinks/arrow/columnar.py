@@ -29,10 +29,10 @@ _offset_of = attrgetter("offset")
 Numbers = NDArray[np.int64]
 
 
-def table_of(columns: Columns, rows: ColumnarRows, topic: str, partition: int) -> pa.Table | None:
+def table_of(columns: Columns, rows: ColumnarRows, topic: str, partition: int, offsets: Numbers) -> pa.Table | None:
     """Return rows as `Columns.table` does; None if a column needs more than its buffers.
 
-    Raises RowError as `Columns.of`.
+    `offsets` are those of the rows. Raises RowError as `Columns.of`.
     """
     types = columns.of(rows.plan)
     if list(types) != list(rows.columns) or any(
@@ -45,7 +45,7 @@ def table_of(columns: Columns, rows: ColumnarRows, topic: str, partition: int) -
     coordinates = [
         pa.repeat(pa.scalar(topic, pa.string()), count),
         pa.repeat(pa.scalar(partition, pa.int32()), count),
-        pa.array(offsets_of(rows)),
+        pa.array(offsets),
     ]
     return pa.Table.from_arrays([*arrays, *coordinates], schema=columns.schema(rows.plan))
 

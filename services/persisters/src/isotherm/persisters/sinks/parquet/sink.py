@@ -109,7 +109,8 @@ class ParquetSink:
         Where a folder holds some of the rows already, or another task is quicker, its rows are looked at.
         """
         try:
-            table = table_of(self._columns, rows, batch.topic, batch.partition)
+            offsets = offsets_of(rows)
+            table = table_of(self._columns, rows, batch.topic, batch.partition, offsets)
             if table is None:
                 return False
             hours = event_times_of(rows) // HOUR_MS
@@ -119,7 +120,6 @@ class ParquetSink:
                 folders.setdefault(folder, []).append(hour)
         except RowError:
             return False
-        offsets = offsets_of(rows)
         for folder, of_folder in folders.items():
             places = None if len(folders) == 1 else np.flatnonzero(np.isin(hours, of_folder))
             own = offsets if places is None else offsets[places]
