@@ -229,7 +229,8 @@ class PostgresqlStore(Store):
         return {row["device_id"]: row["sequence"] for row in self._execute("SELECT device_id, sequence FROM {t}")}
 
     def write_of(self, sequence: int) -> bytes:
-        return b"ON CONFLICT"
+        # The data of COPY alone for a key that is new; one that is there is merged, after a refused COPY or without it.
+        return b"ON CONFLICT" if sequence else b"dev-0\t"
 
     def refuse_counts_above_32767(self) -> None:
         self._execute(

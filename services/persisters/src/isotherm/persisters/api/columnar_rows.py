@@ -18,7 +18,7 @@ class ColumnarRows(Sequence[Row]):
     looks at by the general projection, so they are what they would be without the columns.
     """
 
-    __slots__ = ("_project", "columns", "event_time", "kinds", "plan", "records", "target")
+    __slots__ = ("_made", "_project", "_project_all", "columns", "event_time", "kinds", "plan", "records", "target")
 
     def __init__(
         self,
@@ -29,9 +29,10 @@ class ColumnarRows(Sequence[Row]):
         kinds: Mapping[str, Kind],
         event_time: str,
         project: Callable[[Record], Row],
+        project_all: Callable[[Sequence[Record]], Sequence[Row]],
     ) -> None:
-        """`project` makes the row of a record; `event_time` names the column of kind LONG that has it in epoch
-        milliseconds.
+        """`project` makes the row of a record, `project_all` those of several; `event_time` names the column of kind
+        LONG that has it in epoch milliseconds.
         """
         self.records = records
         self.plan = plan
@@ -39,7 +40,9 @@ class ColumnarRows(Sequence[Row]):
         self.columns = columns
         self.kinds = kinds
         self.event_time = event_time
-        self._project = project
+        self._project, self._project_all = project, project_all
+        self._made: Sequence[Row] | None = None
+        """All rows, once somebody has asked for them."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -52,9 +55,14 @@ class ColumnarRows(Sequence[Row]):
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
         """Make one row, or some."""
         if isinstance(index, slice):
-            return list(map(self._project, self.records[index]))
-        return self._project(self.records[index])
+            return list(self._all()[index])
+        return self._project(self.records[index]) if self._made is None else self._made[index]
 
     def __iter__(self) -> Iterator[Row]:
-        """Make one row after the other."""
-        return map(self._project, self.records)
+        """Make all rows."""
+        return iter(self._all())
+
+    def _all(self) -> Sequence[Row]:
+        if self._made is None:
+            self._made = self._project_all(self.records)
+        return self._made

@@ -33,9 +33,18 @@ class BufferLimits:
     """Size of the records in these batches, together."""
 
     def with_writers(self, writers: int) -> BufferLimits:
-        """Return the limits with room for two batches of each of so many writers."""
+        """Return the limits with room for two batches of each of so many writers.
+
+        One of each may wait, whatever the limit of their number says: a partition that is paused whenever it holds a
+        batch is fetched anew after each.
+        """
         most = 2 * writers
-        return replace(self, writing_records=most * self.batch_records, writing_bytes=most * self.batch_bytes)
+        return replace(
+            self,
+            waiting_records=max(self.waiting_records, writers * self.batch_records),
+            writing_records=most * self.batch_records,
+            writing_bytes=most * self.batch_bytes,
+        )
 
     def with_large_batches(self) -> BufferLimits:
         """Return the limits for batches that are large and rare.

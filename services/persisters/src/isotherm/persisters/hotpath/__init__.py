@@ -1,4 +1,5 @@
-"""Compiled code of a batch: Kafka's messages to records (ADR 250), flat Avro records to Arrow's columns (ADR 214).
+"""Compiled code of a batch: Kafka's messages to records (ADR 250), flat Avro records to Arrow's columns (ADR 214), and
+these to PostgreSQL's binary COPY (ADR 251).
 
 It takes only what it does exactly as the general way does, which defines what is right, and leaves everything else to
 it. It must not know connections to Kafka, statements, sinks or pyarrow.
@@ -29,6 +30,8 @@ class Kind(IntEnum):
     TEXT_MAP = 7
 
 
+TIMESTAMP_MS = 8
+"""Stands beside the kinds for a LONG that is written as the time of so many epoch milliseconds."""
 NO_NULL = -1
 """Stands for the number of null in a union, for a field without one."""
 Buffers = tuple[int | bytes | None, ...]
@@ -37,6 +40,8 @@ ReadColumns = Callable[[Sequence[tuple[int, int]], list[bytes | None], bytes], l
 """From the kinds of fields, the values of a batch, and the bytes that each begins with, to the columns; or None."""
 
 
+BinaryRows = Callable[[Sequence[int], Sequence[Buffers], int], bytes | None]
+"""From kinds, or TIMESTAMP_MS, the columns and the number of rows to what binary COPY takes; or None."""
 _Runs = list[tuple[list[Any], list[int]]]
 ReadRuns = Callable[[list[Any], type[Any], type[Any], Callable[[Any], Any], int], _Runs | None]
 """See `compiled_records.read_runs`."""
@@ -66,3 +71,15 @@ def column_reader() -> ReadColumns | None:
         _log.warning("records are not read into columns", reason=str(error))
         return None
     return read_columns
+
+
+def copy_writer() -> BinaryRows | None:
+    """Return the compiled writing of binary COPY; None when it is not built, or ISOTHERM_PURE_PYTHON is set."""
+    if os.environ.get("ISOTHERM_PURE_PYTHON"):
+        return None
+    try:
+        from isotherm.persisters.hotpath.compiled_copy import binary_rows
+    except ImportError as error:
+        _log.warning("rows are not copied in columns", reason=str(error))
+        return None
+    return binary_rows

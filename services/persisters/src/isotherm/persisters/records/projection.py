@@ -147,7 +147,12 @@ class Projector:
             of_columns = None if found is None else of_topic.of_columns.get(found[0].schema_id)
             if found is not None and of_columns is not None:
                 return of_columns(records, found[1])
-        batch = decode.flat_batch(values)
+        return self._flat_rows(records, of_topic, decode)
+
+    def _flat_rows(
+        self, records: Sequence[Record], of_topic: _TopicProjections, decode: AvroDecoder
+    ) -> Sequence[Row] | None:
+        batch = decode.flat_batch(raw_values(records))
         if batch is None:
             return None
         project = of_topic.of_batches.get(batch.writer.schema_id)
@@ -162,6 +167,15 @@ class Projector:
         (row,) = self(record).rows
         return row
 
+    def _only_rows(self, records: Sequence[Record]) -> Sequence[Row]:
+        """Return the rows of records of one topic that have one each."""
+        of_topic, decode = self._by_topic.get(records[0].topic), self._decode_value
+        if of_topic is not None and isinstance(decode, AvroDecoder):
+            rows = self._flat_rows(records, of_topic, decode)
+            if rows is not None:
+                return rows
+        return list(map(self._only_row, records))
+
     def _compile(self, of_topic: _TopicProjections, writer: WriterSchema | None) -> list[ProjectRecord]:
         conventions, clock_ms = self._conventions, self._clock_ms
         known = writer if writer is None or is_record(writer) else None
@@ -174,7 +188,9 @@ class Projector:
             if isinstance(self._decode_value, AvroDecoder) and known is not None and is_avro(known):
                 kinds = self._decode_value.kinds(known.schema_id)
                 of_topic.of_columns[known.schema_id] = (
-                    None if kinds is None else project_columns(plans[0], kinds, conventions, self._only_row)
+                    None
+                    if kinds is None
+                    else project_columns(plans[0], kinds, conventions, self._only_row, self._only_rows)
                 )
         return projections
 

@@ -156,7 +156,7 @@ class Loop:
         self._collect()
         self._confirm_lease()
         self._prepare_and_start()
-        if not is_read_paused:
+        if not (self.buffers.are_all_above_low_mark and _now_ms() < self._read_again_ms):
             self._pause_and_resume()
         if _now_ms() >= self._next_commit_ms:
             self._commit(self.buffers.uncommitted())

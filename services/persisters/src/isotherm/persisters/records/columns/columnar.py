@@ -64,7 +64,11 @@ def _kind(type_: Any) -> tuple[int, int] | None:
 
 
 def project_columns(
-    plan: Plan, known: ColumnKinds, conventions: Conventions, project: Callable[[Record], Row]
+    plan: Plan,
+    known: ColumnKinds,
+    conventions: Conventions,
+    project: Callable[[Record], Row],
+    project_all: Callable[[Sequence[Record]], Sequence[Row]],
 ) -> ProjectColumns | None:
     """Return the projection of columns; None for a plan whose rows need more than the columns of their records.
 
@@ -89,6 +93,6 @@ def project_columns(
 
     def rows(records: Sequence[Record], columns: list[Buffers]) -> ColumnarRows:
         by_name = dict(zip(known.names, columns, strict=True))
-        return ColumnarRows(records, plan, target, by_name, of_names, event_time, project)
+        return ColumnarRows(records, plan, target, by_name, of_names, event_time, project, project_all)
 
     return rows

@@ -21,4 +21,5 @@ SINK = SinkKind(
     Conventions(ttl_unit_ms=None),
     requirement="isotherm-persisters[postgresql]",
     noisy_loggers=("psycopg",),
+    reads_columns=True,
 )

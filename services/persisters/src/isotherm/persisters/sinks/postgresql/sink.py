@@ -1,22 +1,27 @@
-"""The PostgreSQL sink: a transaction for each batch, COPY into a staging table, INSERT ... ON CONFLICT by the key."""
+"""The PostgreSQL sink: a transaction for each batch. COPY for new keys, else COPY into a staging table and a merge."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import psycopg
 
 from isotherm.connector.config.validation import Problem, Validated
+from isotherm.persisters.api.columnar_rows import ColumnarRows
 from isotherm.persisters.api.row import Batch, FailedRow
 from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
+from isotherm.persisters.hotpath import copy_writer
 from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.merged_batches import write_merged
 from isotherm.persisters.sinks.postgresql import sql
-from isotherm.persisters.sinks.postgresql.batches import BoundRow, runs
+from isotherm.persisters.sinks.postgresql.batches import BoundRow, Run, runs
 from isotherm.persisters.sinks.postgresql.binding import RowBinder
+from isotherm.persisters.sinks.postgresql.columnar import binary_copy
 from isotherm.persisters.sinks.postgresql.connections import Connection, Connections
 from isotherm.persisters.sinks.postgresql.connector_keys import PREFIX
+from isotherm.persisters.sinks.postgresql.direct_copies import DirectCopies
 from isotherm.persisters.sinks.postgresql.errors import Meaning, meaning_of, reason_of
 from isotherm.persisters.sinks.postgresql.sql import Table
 from isotherm.persisters.sinks.postgresql.tables import Tables
@@ -27,12 +32,21 @@ class _RowsRefusedError(Exception):
     """PostgreSQL refused a transaction because of one of its rows; the cause says why."""
 
 
+class _ColumnCopy(NamedTuple):
+    """What writes the columns of a batch."""
+
+    table: Table
+    statement: bytes
+    body: bytes
+
+
 class PostgresqlSink:
     """Rows by primary key; the later row of a key wins, or the one with the highest revision.
 
-    The order of a write is: lock and change the rows, check the ownership, commit. The next owner of the partition
+    A write first tries COPY alone, which PostgreSQL refuses if one of the keys is there; then it merges the rows. The
+    order of a write is: lock and change the rows, check the ownership, commit. The next owner of the partition
     waits for these locks, so a commit that the server executes late changes nothing newer; and a task that has lost the
-    partition before the check does not commit. See docs/adr/0168.
+    partition before the check does not commit. See docs/adr/0168 and docs/adr/0251.
     """
 
     def __init__(self, config: Validated, writers: int) -> None:
@@ -41,6 +55,8 @@ class PostgresqlSink:
         self._connections = Connections(config, most_idle=writers)
         self._tables = Tables(config, self._connections)
         self._converters: dict[str, Convert] = {}
+        self._copies = DirectCopies()
+        self._binary_rows = copy_writer()
 
     def open(self) -> None:
         """Connect, and check that the tables of fixed targets exist or may be created."""
@@ -54,20 +70,25 @@ class PostgresqlSink:
 
     def write(self, batch: Batch) -> Sequence[FailedRow]:
         """Write the rows in one transaction; in halves if PostgreSQL refuses one, to find it."""
+        return [] if self._are_columns_copied([batch]) else self._write_rows(batch)
+
+    def write_bulk(self, batches: Sequence[Batch]) -> Sequence[Sequence[FailedRow]]:
+        """Write the rows of several batches in one transaction."""
+        if self._are_columns_copied(batches):
+            return [[] for _ in batches]
+        return write_merged(self._write_rows, batches)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connections.close()
+
+    def _write_rows(self, batch: Batch) -> Sequence[FailedRow]:
         failed: list[FailedRow] = []
         with _translated():
             bound = self._all_bound(batch, failed)
         if bound:
             self._write(batch, bound, failed)
         return failed
-
-    def write_bulk(self, batches: Sequence[Batch]) -> Sequence[Sequence[FailedRow]]:
-        """Write the rows of several batches in one transaction."""
-        return write_merged(self.write, batches)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._connections.close()
 
     def _write(self, batch: Batch, bound: Sequence[BoundRow], failed: list[FailedRow]) -> None:
         try:
@@ -96,14 +117,18 @@ class PostgresqlSink:
 
     def _execute(self, batch: Batch, bound: Sequence[BoundRow]) -> None:
         """Write rows in one transaction. Raises _RowsRefusedError, Unavailable, SinkConfigError, OwnershipLostError."""
+        parts = runs(bound)
         try:
+            if self._are_copied(batch, parts):
+                return
             with self._connections.connection() as connection:
                 staged: list[tuple[Table, str]] = []
                 with connection.inner.transaction():
-                    self._change_rows(connection, bound, staged)
+                    self._change_rows(connection, parts, staged)
                     batch.ownership.check()
                 for table, stage in staged:
                     connection.remember_stage(table, stage)
+                self._copies.note_merged(run.table.qualified for run in parts)
         except UnicodeEncodeError as error:
             raise _RowsRefusedError from error
         except psycopg.Error as error:
@@ -115,17 +140,84 @@ class PostgresqlSink:
                 raise Unavailable(f"PostgreSQL: a table has changed: {error}") from error
             raise _translation(error, meaning) from error
 
+    def _are_copied(self, batch: Batch, parts: Sequence[Run]) -> bool:
+        """Try to write rows by COPY alone; False if they have to be merged.
+
+        Whatever PostgreSQL has against it, the merge finds out what is wrong. Raises psycopg's errors of a server that
+        is not available, OwnershipLostError.
+        """
+        tables = {run.table.qualified for run in parts}
+        if any(run.is_deletion or not run.table.takes_copy for run in parts):
+            return False
+
+        def copy(cursor: psycopg.Cursor[Any]) -> None:
+            for run in parts:
+                _copy(cursor, run.table.qualified, run)
+
+        return self._is_copied(tables, [batch], copy)
+
+    def _are_columns_copied(self, batches: Sequence[Batch]) -> bool:
+        """Try to write the columns of batches by COPY alone; False if their rows have to be looked at.
+
+        Raises Unavailable, SinkConfigError, OwnershipLostError.
+        """
+        with _translated():
+            copies = [self._columns_of(batch) for batch in batches]
+            known = [copy for copy in copies if copy is not None]
+            if len(known) < len(copies):
+                return False
+
+            def copy(cursor: psycopg.Cursor[Any]) -> None:
+                for _, statement, body in known:
+                    with cursor.copy(statement) as writing:
+                        writing.write(body)
+
+            return self._is_copied({table.qualified for table, _, _ in known}, batches, copy)
+
+    def _columns_of(self, batch: Batch) -> _ColumnCopy | None:
+        rows, write = batch.rows, self._binary_rows
+        if write is None or not isinstance(rows, ColumnarRows):
+            return None
+        try:
+            table = self._tables.find(rows.target, rows[0])
+        except RowError:
+            return None
+        if not self._copies.is_worth_a_try([table.qualified]):
+            return None
+        body = binary_copy(rows, table, write)
+        if body is None:
+            return None
+        return _ColumnCopy(table, sql.copy_into(table.qualified, rows.columns, is_binary=True).encode(), body)
+
+    def _is_copied(
+        self, tables: Collection[str], batches: Sequence[Batch], copy: Callable[[psycopg.Cursor[Any]], None]
+    ) -> bool:
+        """Execute COPY in a transaction; False if PostgreSQL refuses it, or is not worth a try."""
+        if not self._copies.is_worth_a_try(tables):
+            return False
+        try:
+            with self._connections.connection() as connection, connection.inner.transaction():
+                with connection.inner.cursor() as cursor:
+                    copy(cursor)
+                for batch in batches:
+                    batch.ownership.check()
+        except psycopg.Error as error:
+            if _meaning(error) is Meaning.TRANSIENT:
+                raise
+            self._copies.note_refused(tables)
+            return False
+        self._copies.note_new(tables)
+        return True
+
     @staticmethod
-    def _change_rows(connection: Connection, bound: Sequence[BoundRow], staged: list[tuple[Table, str]]) -> None:
+    def _change_rows(connection: Connection, parts: Sequence[Run], staged: list[tuple[Table, str]]) -> None:
         with connection.inner.cursor() as cursor:
-            for run in runs(bound):
+            for run in parts:
                 if run.is_deletion:
                     cursor.executemany(sql.delete(run.table).encode(), [row.key for row in run.rows])
                     continue
                 stage = connection.stage(run.table)
-                with cursor.copy(sql.copy_into(stage, run.columns).encode()) as copy:
-                    for row in run.rows:
-                        copy.write_row(row.values or ())
+                _copy(cursor, sql.quoted(stage), run)
                 cursor.execute(sql.merge(run.table, stage, run.columns, run.revision_column).encode())
                 # Another run of the same table may follow in this transaction.
                 cursor.execute(sql.clear(stage).encode())
@@ -142,6 +234,12 @@ def problems(config: Validated) -> list[Problem]:
             if statement.mode == "UPSERT" and not statement.primary_key
         ],
     ]
+
+
+def _copy(cursor: psycopg.Cursor[Any], qualified: str, run: Run) -> None:
+    with cursor.copy(sql.copy_into(qualified, run.columns).encode()) as copy:
+        for row in run.rows:
+            copy.write_row(row.values or ())
 
 
 @contextmanager

@@ -51,6 +51,8 @@ class Table:
     key: Sequence[str]
     day_column: str | None = None
     """The only column of a partitioning by range, if it is a time; None for any other table."""
+    takes_copy: bool = True
+    """Whether COPY of new rows does what INSERT does: no rule and no GENERATED ALWAYS AS IDENTITY says otherwise."""
 
     @property
     def qualified(self) -> str:
@@ -152,9 +154,10 @@ def create_stage(table: Table, stage: str) -> str:
     return f"CREATE TEMP TABLE {quoted(stage)} (LIKE {table.qualified}) ON COMMIT DELETE ROWS"
 
 
-def copy_into(stage: str, columns: Sequence[str]) -> str:
-    """Return the COPY of some columns into a staging table."""
-    return f"COPY {quoted(stage)} ({names(columns)}) FROM STDIN"
+def copy_into(qualified: str, columns: Iterable[str], *, is_binary: bool = False) -> str:
+    """Return the COPY of some columns into a table."""
+    form = " WITH (FORMAT binary)" if is_binary else ""
+    return f"COPY {qualified} ({names(columns)}) FROM STDIN{form}"
 
 
 def merge(table: Table, stage: str, columns: Sequence[str], revision: str | None) -> str:

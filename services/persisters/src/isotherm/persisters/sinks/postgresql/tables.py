@@ -34,6 +34,11 @@ _DAY_COLUMN = """
     JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
     WHERE p.partrelid = %s AND p.partstrat = 'r' AND p.partnatts = 1 AND a.atttypid = 'timestamptz'::regtype
 """
+_TAKES_COPY = """
+    SELECT NOT c.relhasrules
+        AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attidentity = 'a')
+    FROM pg_class c WHERE c.oid = %s
+"""
 
 
 class Tables:
@@ -157,6 +162,7 @@ class Tables:
             if oid is None:
                 return None
             columns = connection.execute(_COLUMNS, (oid,)).fetchall()
+            (takes_copy,) = connection.execute(_TAKES_COPY, (oid,)).fetchone() or (False,)
             by_day = connection.execute(_DAY_COLUMN, (oid,)).fetchone() if self._is_by_day else None
         key = sorted((place, column) for column, _, place in columns if place >= 0)
         return Table(
@@ -165,6 +171,7 @@ class Tables:
             {column: type_ for column, type_, _ in columns},
             [column for _, column in key],
             None if by_day is None else by_day[0],
+            takes_copy,
         )
 
 
