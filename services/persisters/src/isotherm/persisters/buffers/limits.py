@@ -51,14 +51,14 @@ class BufferLimits:
 
         One of each of four partitions, as many as declared topics have, may wait, whatever the limits say: a partition
         that is paused before makes a small one. Two of each may be in writing: one that is written and one that is
-        prepared.
+        prepared. Of batches that are full of large records, half as many may: memory counts more than large files then.
         """
         return replace(
             self,
             waiting_records=max(self.waiting_records, _PARTITIONS * self.batch_records),
-            waiting_bytes=max(self.waiting_bytes, _PARTITIONS * self.batch_bytes),
+            waiting_bytes=max(self.waiting_bytes, _PARTITIONS // 2 * self.batch_bytes),
             writing_records=2 * _PARTITIONS * self.batch_records,
-            writing_bytes=2 * _PARTITIONS * self.batch_bytes,
+            writing_bytes=_PARTITIONS * self.batch_bytes,
         )
 
     def share_of_each(self, buffers: int, waiting: Share) -> Share:
