@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator.frames import windows
-from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, NUMBERS
+from isotherm.aggregator.measures import NUMBERS
+from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY
 from isotherm.aggregator.rollup_plan import Rollup
 from isotherm.aggregator.rollups import merging
 from isotherm.aggregator.settings import AggregatorSettings

@@ -11,8 +11,10 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from isotherm.aggregator import checkpoint_location, rollup_plan
+from isotherm.aggregator.measures import Measures
 from isotherm.aggregator.reading_condition import parse_condition
 from isotherm.aggregator.rollup_plan import Rollup
+from isotherm.aggregator.spark_settings import SparkSettings
 from isotherm.aggregator.watermark import start_position
 from isotherm.aggregator.watermark.boundary import Boundary
 from isotherm.aggregator.watermark.judgement import Judgement
@@ -27,36 +29,6 @@ _PATTERN = re.compile(
 
 _WINDOW_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _ATTRIBUTE = re.compile(r"home|room|region|model|attributes\.[A-Za-z0-9_.-]{1,100}")
-
-
-class SparkSettings(Settings):
-    """Settings of Spark."""
-
-    master: str = Field(
-        "local[*]",
-        description="Spark master: `local[N]`, `spark://...`, `k8s://...`. Under `spark-submit` its `--master` counts.",
-    )
-    driver_memory: str = Field(
-        "1g",
-        pattern=r"^[1-9][0-9]*[kmgt]$",
-        description="Heap of Spark's driver, which does all the work under a `local` master: `1g`, `512m`.",
-    )
-    java_options: str = Field(
-        "", description="Options of the driver's JVM beside those of the service: `-XX:...`, `-D...`."
-    )
-    class_archive: Path | None = Field(
-        None,
-        description="File with Spark's classes, written by `isotherm-aggregator archive-classes`: Spark starts in half "
-        "the time. Without it, or if it does not fit, Spark reads its jars.",
-    )
-    ui_port: int | None = Field(
-        None, ge=0, le=65_535, description="Port of Spark's own web page, 0: any free one. Empty: Spark shows none."
-    )
-    properties: dict[str, str] = Field(
-        default_factory=dict,
-        description="Any `spark.*` properties; they win over the service's own. One on which a promise rests ends the "
-        "start.",
-    )
 
 
 class CorrectionsSettings(Settings):
@@ -126,6 +98,12 @@ class AggregatorSettings(ServiceSettings):
         description="Condition of KCQL over the fields of a reading, for example `metric = 'temperature' AND value < "
         "200` or `attributes.site IN ('a', 'b')`. Readings of which it is not true are counted and go to no topic. "
         "Empty: all readings.",
+    )
+    deduplicate: bool = Field(
+        False,
+        description="Count a reading once, however many copies of it come: readings of one device, metric, event time "
+        "and sequence are copies. The one with the earliest ingest time counts, then that with the smallest value. The "
+        "state holds every reading of an open window then, and a correction reads the input of its time.",
     )
     window_ms: int = Field(60_000, ge=1_000, description="Length of a window.")
     slide_ms: int | None = Field(
@@ -393,4 +371,9 @@ class AggregatorSettings(ServiceSettings):
     @property
     def judgement(self) -> Judgement:
         """Return everything that decides whether a reading is in a window or late."""
-        return Judgement.of(self.timeliness, self.where)
+        return Judgement.of(self.timeliness, self.where, deduplicate=self.deduplicate)
+
+    @property
+    def measures(self) -> Measures:
+        """Return what windows hold beside the numbers that all have."""
+        return Measures(self.deduplicate)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.frames import confluent_avro, exact_sums
+from isotherm.aggregator.frames import confluent_avro, exact_sums, unique_readings
+from isotherm.aggregator.measures import PLAIN, Measures
 from isotherm.schemas import schema
 
 AGGREGATE = schema("TemperatureAggregate", 1)
+"""What is written while nothing is switched on that needs a later version, so that its readers see no change."""
 GROUP = schema("TemperatureGroup", 1)
 
 IS_KNOWN = "is_known"
@@ -20,36 +23,55 @@ _READING_COLUMNS = ("device_id", "metric", "value", "event_time")
 _WINDOW = ("window_start", "window_end")
 
 
-def with_clock(readings: DataFrame, clock: DataFrame, watermark_delay_ms: int) -> DataFrame:
-    """Return the readings with a watermark that only `clock` moves.
+def aggregate_schema(measures: Measures) -> Mapping[str, Any]:
+    """Return the version of TemperatureAggregate that has the fields for these measures."""
+    return schema("TemperatureAggregate", measures.schema_version)
+
+
+def with_clock(readings: DataFrame, clock: DataFrame, watermark_delay_ms: int, measures: Measures = PLAIN) -> DataFrame:
+    """Return the readings, with what the measures need of them, and a watermark that only `clock` moves.
 
     `clock` has a column `event_time`. Its rows pass the watermark and are then filtered out. `clock` is the first part
     of the union, because a union takes the watermark of its first part. The readings do not pass the watermark: the
     event time of one reading says nothing about the readings that are still unread in another partition.
     """
-    ticks = clock.select(
-        F.lit(None).cast("string").alias("device_id"),
-        F.lit(None).cast("string").alias("metric"),
-        F.lit(None).cast("double").alias("value"),
-        "event_time",
-    ).withWatermark("event_time", f"{watermark_delay_ms} milliseconds")
+    measured = _measured(readings, measures)
+    nulls = {field.name: F.lit(None).cast(field.dataType).alias(field.name) for field in measured.schema}
+    columns = {**nulls, "event_time": F.col("event_time")}
+    ticks = clock.select(*columns.values()).withWatermark("event_time", f"{watermark_delay_ms} milliseconds")
     # Spark does not push a condition on the event time below the watermark; it would push any other condition.
     nothing = ticks.where(F.col("event_time") < F.timestamp_millis(F.lit(0)))
-    return nothing.unionByName(readings.select(*_READING_COLUMNS))
+    return nothing.unionByName(measured)
 
 
-def aggregate(readings: DataFrame, window_ms: int, slide_ms: int | None = None) -> DataFrame:
+def _measured(readings: DataFrame, measures: Measures) -> DataFrame:
+    """Return the columns of readings that the windows are made of."""
+    return readings.select(*_READING_COLUMNS, *(("ingest_time", "sequence") if measures.deduplicate else ()))
+
+
+def aggregate(
+    readings: DataFrame, window_ms: int, slide_ms: int | None = None, measures: Measures = PLAIN
+) -> DataFrame:
     """Return the aggregates by device, metric and window: the columns of TemperatureAggregate without the revision."""
-    length, slide = f"{window_ms} milliseconds", f"{slide_ms or window_ms} milliseconds"
+    given, window = _measured(readings, measures), _window(F.col("event_time"), window_ms, slide_ms)
+    if measures.deduplicate:
+        # Every window consists of whole buckets, and holds each of them as long as itself.
+        bucket_ms = math.gcd(window_ms, slide_ms or window_ms)
+        given = unique_readings.first_copies(given, _window(F.col("event_time"), bucket_ms, None))
+        bucket = F.col("bucket")
+        window = bucket.alias("window") if bucket_ms == window_ms else _window(bucket, window_ms, slide_ms)
     value = F.col("value")
+    copies = F.sum(F.col("copies") - 1) if measures.deduplicate else F.lit(0).cast("long")
+    added = {"duplicates": copies}
     return (
-        readings.groupBy("device_id", "metric", F.window("event_time", length, slide))
+        given.groupBy("device_id", "metric", window)
         .agg(
             F.count(F.lit(1)).alias("count"),
             F.sum(value).alias("sum"),
             F.min(value).alias("min"),
             F.max(value).alias("max"),
             F.stddev_pop(value).alias("stddev"),
+            *(added[name].alias(name) for name in measures.numbers if name in added),
         )
         .select(
             "device_id",
@@ -62,8 +84,13 @@ def aggregate(readings: DataFrame, window_ms: int, slide_ms: int | None = None) 
             "min",
             "max",
             "stddev",
+            *(name for name in measures.numbers if name in added),
         )
     )
+
+
+def _window(time: Column, window_ms: int, slide_ms: int | None) -> Column:
+    return F.window(time, f"{window_ms} milliseconds", f"{slide_ms or window_ms} milliseconds")
 
 
 def in_epoch_ms(aggregates: DataFrame) -> DataFrame:
@@ -171,9 +198,12 @@ def _digits_of_sums(members: DataFrame) -> DataFrame:
     return split.select(*kept, F.inline(needed))
 
 
-def to_aggregate_topic(aggregates: DataFrame, schema_id: int, headers: Column) -> DataFrame:
-    """Return the key, the value and the headers of each aggregate, for the Kafka sink."""
-    return _to_topic(aggregates, AGGREGATE, schema_id, ("device_id", "metric"), headers)
+def to_aggregate_topic(aggregates: DataFrame, schema_id: int, headers: Column, measures: Measures = PLAIN) -> DataFrame:
+    """Return the key, the value and the headers of each aggregate, for the Kafka sink.
+
+    `schema_id` is that of `aggregate_schema` of the measures.
+    """
+    return _to_topic(aggregates, aggregate_schema(measures), schema_id, ("device_id", "metric"), headers)
 
 
 def to_group_topic(groups: DataFrame, schema_id: int) -> DataFrame:

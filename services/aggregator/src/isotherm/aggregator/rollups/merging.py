@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
+from isotherm.aggregator.frames import merged_numbers
+from isotherm.aggregator.measures import NUMBERS
 from isotherm.aggregator.recompute import corrections
-from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, NUMBERS
+from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY
 from isotherm.aggregator.rollup_plan import Rollup
 
 
@@ -29,14 +31,16 @@ def of_length(published: DataFrame, length_ms: int) -> DataFrame:
     return published.where(F.unix_millis("window_end") - F.unix_millis("window_start") == F.lit(length_ms))
 
 
-def rolled_up(parts: DataFrame, rollup: Rollup, starts_ms: Collection[int]) -> DataFrame:
-    """Return the roll-up's windows that begin at `starts_ms`, made of published windows: identity and NUMBERS.
+def rolled_up(
+    parts: DataFrame, rollup: Rollup, starts_ms: Collection[int], names: Sequence[str] = NUMBERS
+) -> DataFrame:
+    """Return the roll-up's windows that begin at `starts_ms`, made of published windows: identity and numbers.
 
     `parts` come from `corrections.published`; their newest rows count. They are merged in the order of time, so that
     the same parts always give the same bits.
     """
     start_ms = _start(F.unix_millis("window_start"), rollup)
-    part = F.struct("window_start", *(F.col(f"newest.{name}").alias(name) for name in NUMBERS))
+    part = F.struct("window_start", *(F.col(f"newest.{name}").alias(name) for name in names))
     together = (
         of_length(parts, rollup.part_ms)
         .select("device_id", "metric", start_ms.alias("start_ms"), part.alias("part"))
@@ -45,7 +49,9 @@ def rolled_up(parts: DataFrame, rollup: Rollup, starts_ms: Collection[int]) -> D
         .agg(F.array_sort(F.collect_list("part")).alias("parts"))
     )
     numbers = F.aggregate(
-        F.slice("parts", F.lit(2), F.size("parts")), _numbers(F.get("parts", F.lit(0))), corrections.sum_of
+        F.slice("parts", F.lit(2), F.size("parts")),
+        merged_numbers.only(F.get("parts", F.lit(0)), names),
+        lambda one, other: merged_numbers.sum_of(one, other, names),
     )
     return together.select(
         "device_id",
@@ -56,7 +62,9 @@ def rolled_up(parts: DataFrame, rollup: Rollup, starts_ms: Collection[int]) -> D
     ).select(*AGGREGATE_IDENTITY, "numbers.*")
 
 
-def to_publish(made: DataFrame, published: DataFrame, incomplete_until_ms: int | None) -> DataFrame:
+def to_publish(
+    made: DataFrame, published: DataFrame, incomplete_until_ms: int | None, names: Sequence[str] = NUMBERS
+) -> DataFrame:
     """Return every window with its right numbers, and `is_new`: whether they are to be published.
 
     A window that was published with more readings than its parts have now stays: retention has removed some of them
@@ -64,19 +72,19 @@ def to_publish(made: DataFrame, published: DataFrame, incomplete_until_ms: int |
     knows whether they have all their readings.
     """
     known = published.select(*AGGREGATE_IDENTITY, F.col("newest").alias("known"))
-    both = made.select(*AGGREGATE_IDENTITY, F.struct(*NUMBERS).alias("made")).join(
+    both = made.select(*AGGREGATE_IDENTITY, F.struct(*names).alias("made")).join(
         known, list(AGGREGATE_IDENTITY), "full_outer"
     )
     made_, known_ = F.col("made"), F.col("known")
     if incomplete_until_ms is not None:
         is_complete = F.unix_millis("window_start") > F.lit(incomplete_until_ms)
         both = both.where(known_.isNotNull() | is_complete)
-    is_fewer = known_.isNotNull() & (F.coalesce(made_["count"], F.lit(0)) < known_["count"])
-    is_new = made_.isNotNull() & (known_.isNull() | ~corrections.is_same(made_, known_, NUMBERS))
+    is_fewer = known_.isNotNull() & merged_numbers.has_fewer(made_, known_, names)
+    is_new = made_.isNotNull() & (known_.isNull() | ~merged_numbers.is_same(made_, known_, names))
     rows = both.withColumn("fewer", is_fewer).withColumn("other", is_new)
     return rows.select(
         *AGGREGATE_IDENTITY,
-        *(F.when(F.col("fewer"), known_[name]).otherwise(made_[name]).alias(name) for name in NUMBERS),
+        *(F.when(F.col("fewer"), known_[name]).otherwise(made_[name]).alias(name) for name in names),
         (F.col("other") & ~F.col("fewer")).alias("is_new"),
         F.col("fewer").alias("is_fewer"),
     )
@@ -84,7 +92,3 @@ def to_publish(made: DataFrame, published: DataFrame, incomplete_until_ms: int |
 
 def _start(time_ms: Column, rollup: Rollup) -> Column:
     return time_ms - F.pmod(time_ms, F.lit(rollup.length_ms))
-
-
-def _numbers(part: Column) -> Column:
-    return F.struct(*(part[name].alias(name) for name in NUMBERS))

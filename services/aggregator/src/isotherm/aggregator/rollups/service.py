@@ -86,7 +86,8 @@ def _new_starts(
 
 def _schema_ids(rollup: Rollup, settings: AggregatorSettings, registry: SchemaRegistry) -> tuple[int, int]:
     """Return the schema ids of a roll-up's aggregates and groups; 0 for groups that it has not."""
-    aggregate_id = registry.schema_id(f"{rollup.output_topic}-value", windows.AGGREGATE)
+    writer = windows.aggregate_schema(settings.measures)
+    aggregate_id = registry.schema_id(f"{rollup.output_topic}-value", writer)
     if not rollup.grouped_topic or not settings.group_attributes:
         return aggregate_id, 0
     return aggregate_id, registry.schema_id(f"{rollup.grouped_topic}-value", windows.GROUP)
