@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
+from isotherm.aggregator.frames import distinct_counts, histograms
 from isotherm.aggregator.measures import NUMBERS
 
-_EXACT = ("device_count", "count", "min", "max", "duplicates")
+_EXACT = ("device_count", "count", "min", "max", "duplicates", "histogram", "sketches")
 _TOLERANCE = 1e-9
 """Tolerance of sum, mean and stddev: relative, and absolute below 1. They depend on the order of the additions."""
 
@@ -39,6 +40,8 @@ def sum_of(one: Column, other: Column, names: Sequence[str] = NUMBERS) -> Column
         "max": lambda: F.greatest(one["max"], other["max"]),
         "stddev": lambda: F.sqrt(squares / count),
         "duplicates": lambda: one["duplicates"] + other["duplicates"],
+        "histogram": lambda: histograms.sum_of(one["histogram"], other["histogram"]),
+        "sketches": lambda: distinct_counts.sum_of(one["sketches"], other["sketches"]),
     }
     return F.struct(*(together[name]().alias(name) for name in names))
 
@@ -58,6 +61,9 @@ def is_same(one: Column, other: Column, names: Sequence[str]) -> Column:
     same = F.lit(True)
     for name in names:
         now, before = one[name], other[name]
+        if name == "sketches":
+            # The bytes of a sketch depend on the order of its values, what it estimates does not.
+            now, before = (F.array_sort(F.map_entries(distinct_counts.estimates(each))) for each in (now, before))
         if name in _EXACT:
             same = same & now.eqNullSafe(before)
         else:

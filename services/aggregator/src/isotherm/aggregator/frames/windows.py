@@ -9,8 +9,15 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.frames import confluent_avro, exact_sums, unique_readings
-from isotherm.aggregator.measures import PLAIN, Measures
+from isotherm.aggregator.frames import (
+    confluent_avro,
+    distinct_counts,
+    exact_sums,
+    histograms,
+    merged_numbers,
+    unique_readings,
+)
+from isotherm.aggregator.measures import NUMBERS, PLAIN, Measures
 from isotherm.schemas import schema
 
 AGGREGATE = schema("TemperatureAggregate", 1)
@@ -35,7 +42,8 @@ def with_clock(readings: DataFrame, clock: DataFrame, watermark_delay_ms: int, m
     of the union, because a union takes the watermark of its first part. The readings do not pass the watermark: the
     event time of one reading says nothing about the readings that are still unread in another partition.
     """
-    measured = _measured(readings, measures)
+    others = dict.fromkeys([*(["ingest_time"] if measures.deduplicate else []), *measures.reading_fields])
+    measured = readings.select(*_READING_COLUMNS, *(name for name in others if name not in _READING_COLUMNS))
     nulls = {field.name: F.lit(None).cast(field.dataType).alias(field.name) for field in measured.schema}
     columns = {**nulls, "event_time": F.col("event_time")}
     ticks = clock.select(*columns.values()).withWatermark("event_time", f"{watermark_delay_ms} milliseconds")
@@ -46,46 +54,109 @@ def with_clock(readings: DataFrame, clock: DataFrame, watermark_delay_ms: int, m
 
 def _measured(readings: DataFrame, measures: Measures) -> DataFrame:
     """Return the columns of readings that the windows are made of."""
-    return readings.select(*_READING_COLUMNS, *(("ingest_time", "sequence") if measures.deduplicate else ()))
+    of_identity = ("ingest_time", "sequence") if measures.leaves_copies_out else ()
+    return readings.select(*_READING_COLUMNS, *of_identity, *distinct_counts.values(measures.distinct))
 
 
 def aggregate(
     readings: DataFrame, window_ms: int, slide_ms: int | None = None, measures: Measures = PLAIN
 ) -> DataFrame:
-    """Return the aggregates by device, metric and window: the columns of TemperatureAggregate without the revision."""
+    """Return the aggregates by device, metric and window: identity and numbers of TemperatureAggregate.
+
+    `with_derived` adds the fields that follow from these.
+    """
     given, window = _measured(readings, measures), _window(F.col("event_time"), window_ms, slide_ms)
-    if measures.deduplicate:
+    if measures.leaves_copies_out:
         # Every window consists of whole buckets, and holds each of them as long as itself.
         bucket_ms = math.gcd(window_ms, slide_ms or window_ms)
         given = unique_readings.first_copies(given, _window(F.col("event_time"), bucket_ms, None))
         bucket = F.col("bucket")
         window = bucket.alias("window") if bucket_ms == window_ms else _window(bucket, window_ms, slide_ms)
+    sketched = {distinct_counts.column_of(number): name for number, name in enumerate(measures.distinct)}
+    numbers = _numbers(measures)
+    sketches = [distinct_counts.sketch(column).alias(column) for column in sketched]
+    if measures.percentiles:
+        made = _by_bucket(given, window, measures, [*numbers, *sketches], list(sketched))
+    else:
+        made = given.groupBy("device_id", "metric", window).agg(*numbers, *sketches)
+    # A column that is there keeps its name without an alias: Spark warns at each batch when it removes one.
+    added = {
+        "duplicates": F.col("duplicates") if measures.leaves_copies_out else F.lit(0).cast("long").alias("duplicates"),
+        "histogram": F.col("histogram") if measures.percentiles else histograms.none().alias("histogram"),
+        "sketches": distinct_counts.by_field({name: F.col(column) for column, name in sketched.items()}).alias(
+            "sketches"
+        ),
+    }
+    return made.select(
+        "device_id",
+        "metric",
+        F.col("window.start").alias("window_start"),
+        F.col("window.end").alias("window_end"),
+        "count",
+        "sum",
+        (F.col("sum") / F.col("count")).alias("mean"),
+        "min",
+        "max",
+        "stddev",
+        *(added[name] for name in measures.numbers if name in added),
+    )
+
+
+def _numbers(measures: Measures) -> list[Column]:
+    """Return the aggregates of readings."""
     value = F.col("value")
-    copies = F.sum(F.col("copies") - 1) if measures.deduplicate else F.lit(0).cast("long")
-    added = {"duplicates": copies}
-    return (
-        given.groupBy("device_id", "metric", window)
+    return [
+        F.count(F.lit(1)).alias("count"),
+        F.sum(value).alias("sum"),
+        F.min(value).alias("min"),
+        F.max(value).alias("max"),
+        F.stddev_pop(value).alias("stddev"),
+        *([F.sum(F.col("copies") - 1).alias("duplicates")] if measures.leaves_copies_out else []),
+    ]
+
+
+def _by_bucket(
+    given: DataFrame, window: Column, measures: Measures, aggregates: Sequence[Column], sketched: Sequence[str]
+) -> DataFrame:
+    """Return the aggregates by device, metric and window with their histogram.
+
+    Readings are aggregated by bucket of the histogram first, and the buckets of a window are merged when it ends: the
+    state has a row for each bucket that a window has, and none grows with the number of readings.
+    """
+    names = [*NUMBERS, *(["duplicates"] if measures.leaves_copies_out else [])]
+    index = histograms.index(F.col("value"), measures.relative_error).alias("index")
+    buckets = given.groupBy("device_id", "metric", window, index).agg(*aggregates)
+    bucket = F.struct("index", *names)
+    together = (
+        buckets.withColumn("mean", F.col("sum") / F.col("count"))
+        .groupBy("device_id", "metric", "window")
         .agg(
-            F.count(F.lit(1)).alias("count"),
-            F.sum(value).alias("sum"),
-            F.min(value).alias("min"),
-            F.max(value).alias("max"),
-            F.stddev_pop(value).alias("stddev"),
-            *(added[name].alias(name) for name in measures.numbers if name in added),
+            F.array_sort(F.collect_list(bucket)).alias("buckets"),
+            *(F.hll_union_agg(name).alias(name) for name in sketched),
         )
-        .select(
-            "device_id",
-            "metric",
-            F.col("window.start").alias("window_start"),
-            F.col("window.end").alias("window_end"),
-            "count",
-            "sum",
-            (F.col("sum") / F.col("count")).alias("mean"),
-            "min",
-            "max",
-            "stddev",
-            *(name for name in measures.numbers if name in added),
-        )
+    )
+    numbers = F.aggregate(
+        F.slice("buckets", F.lit(2), F.size("buckets")),
+        merged_numbers.only(F.get("buckets", F.lit(0)), names),
+        lambda one, other: merged_numbers.sum_of(one, other, names),
+    )
+    counts = F.transform("buckets", lambda one: F.struct(one["index"].alias("index"), one["count"].alias("count")))
+    histogram = histograms.made(counts, measures.relative_error)
+    return together.select(
+        "device_id", "metric", "window", numbers.alias("numbers"), histogram.alias("histogram"), *sketched
+    ).select("device_id", "metric", "window", "numbers.*", "histogram", *sketched)
+
+
+def with_derived(aggregates: DataFrame, measures: Measures) -> DataFrame:
+    """Return the aggregates with the fields of their records that follow from their numbers."""
+    if measures.schema_version == 1:
+        return aggregates
+    row = F.struct("histogram", "count", "min", "max")
+    return aggregates.withColumns(
+        {
+            "percentiles": histograms.percentiles(row, measures.percentiles),
+            "distinct_counts": distinct_counts.estimates(F.col("sketches")),
+        }
     )
 
 
@@ -203,7 +274,8 @@ def to_aggregate_topic(aggregates: DataFrame, schema_id: int, headers: Column, m
 
     `schema_id` is that of `aggregate_schema` of the measures.
     """
-    return _to_topic(aggregates, aggregate_schema(measures), schema_id, ("device_id", "metric"), headers)
+    rows = with_derived(aggregates, measures)
+    return _to_topic(rows, aggregate_schema(measures), schema_id, ("device_id", "metric"), headers)
 
 
 def to_group_topic(groups: DataFrame, schema_id: int) -> DataFrame:

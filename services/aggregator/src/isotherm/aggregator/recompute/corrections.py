@@ -14,9 +14,16 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
-from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
-from isotherm.aggregator.frames import confluent_avro, headers, merged_numbers, readings, unique_readings, windows
+from isotherm.aggregator.frames import (
+    avro_types,
+    confluent_avro,
+    headers,
+    merged_numbers,
+    readings,
+    unique_readings,
+    windows,
+)
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.frames.merged_numbers import only
 from isotherm.aggregator.measures import NUMBERS, PLAIN, Measures
@@ -34,8 +41,6 @@ ANY = "any"
 _WINDOW = ("metric", "window_start", "window_end")
 _MAX_LISTED_WINDOWS = 10_000
 """Up to so many windows are named in a filter, beside the span that they lie in."""
-
-_TYPES = {"string": StringType(), "long": LongType(), "double": DoubleType(), "timestamp": TimestampType()}
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,7 @@ def published(
     wrote it. The record's key says which window it is about, so only records of the scope are decoded.
     """
     names = [field["name"] for field in schema["fields"]]
-    shape = StructType([StructField(field["name"], _TYPES[_type_name(field["type"])]) for field in schema["fields"]])
+    shape = avro_types.struct_of(schema)
     decoded = confluent_avro.decode(F.col("value"), ids, confluent_avro.projected(schema, names), shape)
     start_ms, end_ms = window_in_key(F.col("key"))
     is_original = headers.text_of(F.col("headers"), headers.LATE_READINGS).isNull()
@@ -245,7 +250,9 @@ def with_rebuilt(
     both = published.join(
         rebuilt.select(*AGGREGATE_IDENTITY, numbers.alias("rebuilt")), list(AGGREGATE_IDENTITY), "full_outer"
     )
-    original, computed = F.col("original"), F.col("rebuilt")
+    computed = F.col("rebuilt")
+    # A published row has its derived fields as well.
+    original = F.when(F.col("original").isNotNull(), only(F.col("original"), [*names, "revision"]))
     is_incomplete = original.isNotNull() & merged_numbers.has_fewer(computed, original, names)
     is_equal = merged_numbers.is_same(computed, original, names) & (F.col(JUDGED_BY) == F.lit(str(present)))
     is_other = computed.isNotNull() & (original.isNull() | ~is_equal)
@@ -272,15 +279,14 @@ def merged(published: DataFrame, late: DataFrame, names: Sequence[str] = NUMBERS
     Corrections add readings. Where there would be fewer than in the newest row, `is_fewer`, the newest row counts and
     nothing is published.
     """
-    # Nobody knows how many copies of a late reading there are: the late topic may hold a record twice.
-    numbers = F.struct(*(F.lit(0).cast("long").alias(name) if name == "duplicates" else name for name in names))
-    late_numbers = late.select(*AGGREGATE_IDENTITY, numbers.alias("late"), F.col(JUDGED_BY).alias("late_by"))
+    late_numbers = late.select(*AGGREGATE_IDENTITY, F.struct(*names).alias("late"), F.col(JUDGED_BY).alias("late_by"))
     both = published.join(late_numbers, list(AGGREGATE_IDENTITY), "full_outer")
     newest, original, added = F.col("newest"), F.col("original"), F.col("late")
     is_rebuilt = F.coalesce("is_rebuilt", F.lit(False))
     # Without late readings in the topic the newest row counts, be it a correction: it has what retention removed.
     right = (
-        F.when(added.isNull(), only(F.when(is_rebuilt | newest.isNull(), original).otherwise(newest), names))
+        F.when(added.isNull() & (is_rebuilt | newest.isNull()), only(original, names))
+        .when(added.isNull(), only(newest, names))
         .when(original.isNull(), only(added, names))
         .otherwise(merged_numbers.sum_of(original, added, names))
     )
@@ -323,9 +329,3 @@ def changed_groups(computed: DataFrame, published: DataFrame) -> DataFrame:
     is_equal = F.col("newest").isNotNull() & merged_numbers.is_same(F.struct(*numbers), F.col("newest"), numbers)
     both = computed.join(known, list(GROUP_IDENTITY), "left")
     return both.where(~F.coalesce(is_equal, F.lit(False))).select(*computed.columns)
-
-
-def _type_name(avro: Any) -> str:
-    if isinstance(avro, str):
-        return avro
-    return "timestamp" if avro.get("logicalType") == "timestamp-millis" else str(avro["type"])

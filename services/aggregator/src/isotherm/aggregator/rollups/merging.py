@@ -46,7 +46,7 @@ def rolled_up(
         .select("device_id", "metric", start_ms.alias("start_ms"), part.alias("part"))
         .where(F.col("start_ms").isin(sorted(starts_ms)))
         .groupBy("device_id", "metric", "start_ms")
-        .agg(F.array_sort(F.collect_list("part")).alias("parts"))
+        .agg(F.array_sort(F.collect_list("part"), _by_time).alias("parts"))
     )
     numbers = F.aggregate(
         F.slice("parts", F.lit(2), F.size("parts")),
@@ -88,6 +88,11 @@ def to_publish(
         (F.col("other") & ~F.col("fewer")).alias("is_new"),
         F.col("fewer").alias("is_fewer"),
     )
+
+
+def _by_time(one: Column, other: Column) -> Column:
+    """Return the order of two parts. Spark has none of its own for a part with a map."""
+    return F.when(one["window_start"] < other["window_start"], -1).otherwise(1)
 
 
 def _start(time_ms: Column, rollup: Rollup) -> Column:

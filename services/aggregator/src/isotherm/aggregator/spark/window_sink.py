@@ -97,7 +97,8 @@ class WindowSink:
         return self._devices.attributes_as_of(session, plan.batch_id)
 
     def _write_small(self, finished: DataFrame, plan: PlannedBatch) -> bool:
-        rows: list[Row] = [{**row.asDict(), "revision": plan.timestamp_ms} for row in finished.collect()]
+        derived = windows.with_derived(finished, self._settings.measures)
+        rows: list[Row] = [{**row.asDict(recursive=True), "revision": plan.timestamp_ms} for row in derived.collect()]
         devices: Attributes | None = {}
         if rows and self._settings.group_attributes:
             devices = self._attributes(plan, finished.sparkSession)
