@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 READINGS, SPAN_MS = 1_500, 60_000
 PERCENTS, ERROR = (50.0, 99.9), 0.02
 MINUTE = replace(RULES, window_ms=60_000, allowed_lateness_ms=10**15)
+SLIDING = replace(RULES, window_ms=40_000, slide_ms=20_000, allowed_lateness_ms=10**15)
 WHOLE = replace(RULES, allowed_lateness_ms=10**15)
 LATE_READINGS = "aggregator.late_readings"
 Reading = Mapping[str, Any]
@@ -118,12 +119,13 @@ def window_keys(reading: Reading, rules: checker.Rules = RULES) -> Iterable[chec
         yield reading["device_id"], reading["metric"], start, end
 
 
-def published(given: Given, topic: str, *, corrected: bool = True) -> dict[Any, Any]:
-    """The newest rows of each window, or the newest of those without late readings."""
+def published(given: Given, topic: str, length_ms: int, *, corrected: bool = True) -> dict[Any, Any]:
+    """The newest rows of each window of a length, or the newest of those without late readings."""
     rows = []
     for message in given.topics.read(topic):
         row = dict(given.decode(message.value() or b"").record)
-        is_asked_for = checker.epoch_ms(row["window_start"]) < given.end_ms
+        start_ms, end_ms = checker.window_key(row)[2:]
+        is_asked_for = start_ms < given.end_ms and end_ms - start_ms == length_ms
         if is_asked_for and (corrected or LATE_READINGS not in headers(message)):
             rows.append((checker.window_key(row), row))
     found, problems = checker.latest(rows)
@@ -132,7 +134,7 @@ def published(given: Given, topic: str, *, corrected: bool = True) -> dict[Any, 
 
 
 def is_equal(recount: Recount, given: Given, rules: checker.Rules, topic: str) -> bool:
-    return recount.mismatches(rules, published(given, topic)) == []
+    return recount.mismatches(rules, published(given, topic, rules.window_ms)) == []
 
 
 def test_every_window_equals_the_recount_and_stays_so_through_kills_and_corrections(
@@ -160,6 +162,10 @@ def test_every_window_equals_the_recount_and_stays_so_through_kills_and_correcti
         "windows_interval_ms": 1_000,
         "windows.minute.length_ms": MINUTE.window_ms,
         "windows.minute.output_topic": topics.rollups,
+        "windows.sliding.kind": "sliding",
+        "windows.sliding.length_ms": SLIDING.window_ms,
+        "windows.sliding.slide_ms": SLIDING.slide_ms,
+        "windows.sliding.output_topic": topics.rollups,
         "max_offsets_per_trigger": 1_500,
     }
     given.put(mixed)
@@ -169,10 +175,10 @@ def test_every_window_equals_the_recount_and_stays_so_through_kills_and_correcti
     # Once more, after their windows are out.
     given.put(late_copies)
     with Process(topics, tmp_path / "checkpoint", free_port(), **settings) as process:
-        for rules, topic in ((WHOLE, topics.output), (MINUTE, topics.rollups)):
+        for rules, topic in ((WHOLE, topics.output), (MINUTE, topics.rollups), (SLIDING, topics.rollups)):
             is_right = partial(is_equal, recount, given, rules, topic)
             wait_for(is_right, topic, process)
-        originals = published(given, topics.output, corrected=False)
+        originals = published(given, topics.output, RULES.window_ms, corrected=False)
         assert recount.mismatches(RULES, originals) == []
         assert {key: row["duplicates"] for key, row in originals.items()} == {
             key: recount.duplicates[key] for key in originals

@@ -102,7 +102,8 @@ class AggregatorSettings(ServiceSettings):
     )
     windows: dict[str, WindowSettings] = Field(
         default_factory=dict,
-        description="Further windows by name: a table with `kind` (`rollup`), `length_ms`, and maybe `output_topic` "
+        description="Further windows by name: a table with `kind` (`rollup`, or `sliding` with `slide_ms`), "
+        "`length_ms`, and maybe `output_topic` "
         "(`temperatures.rollups`) and `grouped_topic` (`temperatures.rollups.grouped`; empty: no groups). For example "
         "`hour = {length_ms = 3_600_000}`. They are made of the finished windows of `window_ms`, and follow their "
         "corrections.",

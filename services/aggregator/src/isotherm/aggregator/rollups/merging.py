@@ -23,7 +23,8 @@ def new_starts(records: DataFrame, rollup: Rollup) -> DataFrame:
     of_parts = records.select(start_ms.alias("part_ms"), end_ms.alias("end_ms")).where(
         F.col("end_ms") - F.col("part_ms") == F.lit(rollup.part_ms)
     )
-    return of_parts.groupBy(_start(F.col("part_ms"), rollup).alias("start_ms")).agg(F.count(F.lit(1)).alias("rows"))
+    starts = of_parts.select(_starts(F.col("part_ms"), rollup).alias("start_ms"))
+    return starts.groupBy("start_ms").agg(F.count(F.lit(1)).alias("rows"))
 
 
 def of_length(published: DataFrame, length_ms: int) -> DataFrame:
@@ -39,7 +40,7 @@ def rolled_up(
     `parts` come from `corrections.published`; their newest rows count. They are merged in the order of time, so that
     the same parts always give the same bits.
     """
-    start_ms = _start(F.unix_millis("window_start"), rollup)
+    start_ms = _starts(F.unix_millis("window_start"), rollup)
     part = F.struct("window_start", *(F.col(f"newest.{name}").alias(name) for name in names))
     together = (
         of_length(parts, rollup.part_ms)
@@ -95,5 +96,11 @@ def _by_time(one: Column, other: Column) -> Column:
     return F.when(one["window_start"] < other["window_start"], -1).otherwise(1)
 
 
-def _start(time_ms: Column, rollup: Rollup) -> Column:
-    return time_ms - F.pmod(time_ms, F.lit(rollup.length_ms))
+def _starts(part_ms: Column, rollup: Rollup) -> Column:
+    """Return the start of the window that a part is in: of sliding windows one row for each of them."""
+    last_ms = part_ms - F.pmod(part_ms, F.lit(rollup.step_ms))
+    if rollup.slide_ms is None:
+        return last_ms
+    overlap_ms = rollup.length_ms // rollup.slide_ms * rollup.slide_ms
+    starts = F.sequence(last_ms - F.lit(overlap_ms), last_ms, F.lit(rollup.slide_ms).cast("long"))
+    return F.explode(F.filter(starts, lambda start: start + F.lit(rollup.length_ms) > part_ms))

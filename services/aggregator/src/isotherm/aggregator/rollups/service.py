@@ -59,8 +59,10 @@ def rollups_beside(
         def turn() -> bool:
             final_ms = metrics.watermark_ms
             if final_ms is not None:
-                for step in steps:
-                    final_ms = step.advance(final_ms)
+                for rollup, step in zip(settings.rollups, steps, strict=True):
+                    until_ms = step.advance(final_ms)
+                    # Nothing is made of sliding windows, so that nothing has to wait for the last of them.
+                    final_ms = until_ms if rollup.slide_ms is None else final_ms
             return False
 
         options = java_options(settings.kafka)
