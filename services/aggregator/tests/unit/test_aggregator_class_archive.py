@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from isotherm.aggregator.sections.spark import SparkSettings
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import class_archive, gateway, properties
-from isotherm.aggregator.spark_settings import SparkSettings
 from isotherm.servicekit.settings import SettingsError
 
 pytest_plugins = ["aggregator_spark"]

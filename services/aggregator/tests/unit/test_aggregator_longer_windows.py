@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator.frames import windows
-from isotherm.aggregator.measures import NUMBERS
 from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY
-from isotherm.aggregator.rollup_plan import Rollup
 from isotherm.aggregator.rollups import merging
 from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.windowing.measures import NUMBERS
+from isotherm.aggregator.windowing.rollup_plan import Rollup
 from isotherm.servicekit import settings as loading
 from isotherm.servicekit.settings import SettingsError
 from isotherm.simulators import checker

@@ -15,13 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator.checkpoint.folder import fingerprint
-from isotherm.aggregator.frames import unique_readings, windows
-from isotherm.aggregator.measures import PLAIN, Measures
+from isotherm.aggregator.frames import windows
+from isotherm.aggregator.frames.measures import unique_readings
 from isotherm.aggregator.recompute import corrections
 from isotherm.aggregator.recompute.corrections import ANY, JUDGED_BY
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.watermark.judgement import Judgement
 from isotherm.aggregator.watermark.timeliness import Timeliness
+from isotherm.aggregator.windowing.measures import PLAIN, Measures
 from isotherm.simulators import checker
 
 pytest_plugins = ("aggregator_spark",)

@@ -16,15 +16,16 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator import records
 from isotherm.aggregator.checkpoint.folder import fingerprint
-from isotherm.aggregator.frames import avro_types, confluent_avro, headers, merged_numbers, windows
-from isotherm.aggregator.measures import PLAIN, Measures, Percentile
+from isotherm.aggregator.frames import avro_types, confluent_avro, headers, windows
+from isotherm.aggregator.frames.measures import merged_numbers
 from isotherm.aggregator.recompute import corrections
 from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, JUDGED_BY, Scope, Span
-from isotherm.aggregator.rollup_plan import Rollup
 from isotherm.aggregator.rollups import merging
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.watermark.judgement import Judgement
 from isotherm.aggregator.watermark.timeliness import Timeliness
+from isotherm.aggregator.windowing.measures import PLAIN, Measures, Percentile
+from isotherm.aggregator.windowing.rollup_plan import Rollup
 from isotherm.simulators import checker
 
 pytest_plugins = ("aggregator_spark",)

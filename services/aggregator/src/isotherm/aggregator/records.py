@@ -12,7 +12,7 @@ from typing import Any
 
 from isotherm.aggregator.exact_sum import exact_sum
 from isotherm.aggregator.frames.windows import GROUP, aggregate_schema
-from isotherm.aggregator.measures import PLAIN, Measures
+from isotherm.aggregator.windowing.measures import PLAIN, Measures
 from isotherm.servicekit import avro
 
 Row = Mapping[str, Any]

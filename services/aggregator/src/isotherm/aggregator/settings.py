@@ -10,17 +10,18 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from isotherm.aggregator import checkpoint_location, rollup_plan
-from isotherm.aggregator.corrections_settings import CorrectionsSettings
-from isotherm.aggregator.measures import Measures, Percentile
+from isotherm.aggregator import checkpoint_location
 from isotherm.aggregator.reading_condition import parse_condition
-from isotherm.aggregator.rollup_plan import Rollup
-from isotherm.aggregator.spark_settings import SparkSettings
+from isotherm.aggregator.sections.corrections import CorrectionsSettings
+from isotherm.aggregator.sections.further_windows import WindowSettings
+from isotherm.aggregator.sections.spark import SparkSettings
 from isotherm.aggregator.watermark import start_position
 from isotherm.aggregator.watermark.boundary import Boundary
 from isotherm.aggregator.watermark.judgement import Judgement
 from isotherm.aggregator.watermark.timeliness import Timeliness
-from isotherm.aggregator.window_settings import WindowSettings
+from isotherm.aggregator.windowing import rollup_plan
+from isotherm.aggregator.windowing.measures import Measures, Percentile
+from isotherm.aggregator.windowing.rollup_plan import Rollup
 from isotherm.kcql import Condition
 from isotherm.servicekit.settings import ServiceSettings
 

@@ -9,15 +9,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.frames import (
-    confluent_avro,
-    distinct_counts,
-    exact_sums,
-    histograms,
-    merged_numbers,
-    unique_readings,
-)
-from isotherm.aggregator.measures import NUMBERS, PLAIN, Measures
+from isotherm.aggregator.frames import confluent_avro, exact_sums
+from isotherm.aggregator.frames.measures import distinct_counts, histograms, merged_numbers, unique_readings
+from isotherm.aggregator.windowing.measures import NUMBERS, PLAIN, Measures
 from isotherm.schemas import schema
 
 AGGREGATE = schema("TemperatureAggregate", 1)

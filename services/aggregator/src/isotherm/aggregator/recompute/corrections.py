@@ -15,19 +15,12 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.frames import (
-    avro_types,
-    confluent_avro,
-    headers,
-    merged_numbers,
-    readings,
-    unique_readings,
-    windows,
-)
+from isotherm.aggregator.frames import avro_types, confluent_avro, headers, readings, windows
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
-from isotherm.aggregator.frames.merged_numbers import only
-from isotherm.aggregator.measures import NUMBERS, PLAIN, Measures
+from isotherm.aggregator.frames.measures import merged_numbers, unique_readings
+from isotherm.aggregator.frames.measures.merged_numbers import only
 from isotherm.aggregator.watermark.judgement import Judgement
+from isotherm.aggregator.windowing.measures import NUMBERS, PLAIN, Measures
 
 AGGREGATE_IDENTITY = ("device_id", "metric", "window_start", "window_end")
 GROUP_IDENTITY = ("attribute", "group", "metric", "window_start", "window_end")

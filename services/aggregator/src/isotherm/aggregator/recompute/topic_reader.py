@@ -9,8 +9,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator.checkpoint.writer_schema_cache import writer_schema
-from isotherm.aggregator.frames import readings, unique_readings
+from isotherm.aggregator.frames import readings
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.frames.measures import unique_readings
 from isotherm.aggregator.kafka.broker import Broker
 from isotherm.aggregator.offsets import Partition, by_topic
 from isotherm.aggregator.recompute import corrections

@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.frames import merged_numbers
-from isotherm.aggregator.measures import NUMBERS
+from isotherm.aggregator.frames.measures import merged_numbers
 from isotherm.aggregator.recompute import corrections
 from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY
-from isotherm.aggregator.rollup_plan import Rollup
+from isotherm.aggregator.windowing.measures import NUMBERS
+from isotherm.aggregator.windowing.rollup_plan import Rollup
 
 
 def new_starts(records: DataFrame, rollup: Rollup) -> DataFrame:

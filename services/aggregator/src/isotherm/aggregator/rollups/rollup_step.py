@@ -17,9 +17,9 @@ from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, GROUP_
 from isotherm.aggregator.recompute.followed_topic import FollowedTopic
 from isotherm.aggregator.recompute.output_topics import OutputTopics, persisted
 from isotherm.aggregator.recompute.topic_reader import removed_until_ms
-from isotherm.aggregator.rollup_plan import Rollup
 from isotherm.aggregator.rollups import merging
 from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.windowing.rollup_plan import Rollup
 from isotherm.servicekit import logs
 
 _log = logs.logger(__name__)

@@ -16,11 +16,11 @@ from isotherm.aggregator.recompute.followed_topic import FollowedTopic
 from isotherm.aggregator.recompute.output_topics import OutputTopics
 from isotherm.aggregator.recompute.topic_reader import TopicReader
 from isotherm.aggregator.recompute.turns import TurnsThread
-from isotherm.aggregator.rollup_plan import Rollup
 from isotherm.aggregator.rollups import merging
 from isotherm.aggregator.rollups.rollup_step import RollupStep
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark.kafka_options import java_options, redacted
+from isotherm.aggregator.windowing.rollup_plan import Rollup
 from isotherm.servicekit.avro import SchemaRegistry
 
 _REQUEST_TIMEOUT_S = 30.0

@@ -68,10 +68,10 @@ def plan(window_ms: int, output_topic: str, declared: Mapping[str, Declared]) ->
         step_ms = math.gcd(one.length_ms, slide_ms or one.length_ms)
         parts = [(length, topic) for length, topic in known if length < one.length_ms and step_ms % length == 0]
         if not parts:
-            keys = (
-                f"length_ms {one.length_ms}" if slide_ms is None else f"length_ms {one.length_ms}, slide_ms {slide_ms}"
+            slide = "" if slide_ms is None else f", slide_ms {slide_ms}"
+            raise ValueError(
+                f"windows.{name}: length_ms {one.length_ms}{slide} must be a multiple of window_ms {window_ms}"
             )
-            raise ValueError(f"windows.{name}: {keys} must be a multiple of window_ms {window_ms}")
         if slide_ms is not None and one.length_ms > MAX_OVERLAP * slide_ms:
             raise ValueError(
                 f"windows.{name}: slide_ms {slide_ms} is not allowed: must be {-(-one.length_ms // MAX_OVERLAP)} or "

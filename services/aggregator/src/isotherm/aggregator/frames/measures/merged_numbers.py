@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.frames import distinct_counts, histograms
-from isotherm.aggregator.measures import NUMBERS
+from isotherm.aggregator.frames.measures import distinct_counts, histograms
+from isotherm.aggregator.windowing.measures import NUMBERS
 
 _EXACT = ("device_count", "count", "min", "max", "duplicates", "histogram", "sketches")
 _TOLERANCE = 1e-9

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.measures import Percentile
+from isotherm.aggregator.windowing.measures import Percentile
 
 SMALLEST_VALUE = 1e-100
 """Values nearer to 0 count as 0. No larger value than 1e100 is aggregated (`readings.LARGEST_VALUE`)."""
