@@ -6,6 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,6 +197,45 @@ def test_both_ways_of_a_batch_write_the_same_bytes_and_they_are_read_as_they_wer
     assert read["newest"].asDict(recursive=True) == {
         name: value for name, value in row.asDict(recursive=True).items() if name not in AGGREGATE_IDENTITY
     }
+
+
+@pytest.mark.parametrize(
+    "measures",
+    [Measures(distinct=("unit", "attributes.gateway")), Measures(percentiles=(Percentile.of(50),), distinct=("unit",))],
+    ids=["distinct counts", "both"],
+)
+def test_the_state_goes_on_after_a_restart(spark: SparkSession, tmp_path: Path, measures: Measures) -> None:
+    taken: list[tuple[int, dict[str, float], dict[str, int]]] = []
+
+    def take(finished: DataFrame, _batch_id: int) -> None:
+        rows = windows.with_derived(finished, measures).collect()
+        taken.extend((row["count"], row["percentiles"], row["distinct_counts"]) for row in rows)
+
+    def run() -> None:
+        found = spark.readStream.schema(COLUMNS).json(str(tmp_path / "readings"))
+        clock = found.where("device_id = 'clock'").select(F.timestamp_millis("event_ms").alias("event_time"))
+        given_readings = found.where("device_id <> 'clock'").withColumn("event_time", F.timestamp_millis("event_ms"))
+        timed = windows.with_clock(given_readings, clock, 0, measures)
+        rows = windows.in_epoch_ms(windows.aggregate(timed, 10_000, None, measures))
+        query = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "state")).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    (tmp_path / "readings").mkdir()
+    for number, lines in enumerate([[("d", 1, "K")], [("d", 2, "Cel"), ("d", 3, "K")], [("clock", 10_000, "")]]):
+        texts = [
+            {"device_id": device, "metric": "m", "value": 20.0, "event_ms": at, "unit": unit, "attributes": {}}
+            for device, at, unit in lines
+        ]
+        hidden = tmp_path / "readings" / f".{number}"
+        hidden.write_text("\n".join(map(json.dumps, texts)))
+        hidden.rename(tmp_path / "readings" / str(number))
+        run()
+    ((count, percentiles, counts),) = taken
+    assert (count, counts) == (3, {"unit": 2, "attributes.gateway": 0} if len(measures.distinct) > 1 else {"unit": 2})
+    assert percentiles == ({"p50": 20.0} if measures.percentiles else {})
 
 
 def test_rows_of_the_first_version_are_read_with_nothing_in_the_new_fields(spark: SparkSession) -> None:

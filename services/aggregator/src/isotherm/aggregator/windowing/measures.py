@@ -84,7 +84,7 @@ class Measures:
     def reading_fields(self) -> Sequence[str]:
         """Return the fields of a reading that are decoded for it, beside those that every window needs."""
         fields = [*(["sequence"] if self.deduplicate else []), *(name.partition(".")[0] for name in self.distinct)]
-        return list(dict.fromkeys(fields))
+        return tuple(dict.fromkeys(fields))
 
     @property
     def of_unique(self) -> Measures:
