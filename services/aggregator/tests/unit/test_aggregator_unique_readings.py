@@ -17,8 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from isotherm.aggregator.checkpoint.folder import fingerprint
 from isotherm.aggregator.frames import windows
 from isotherm.aggregator.frames.measures import unique_readings
+from isotherm.aggregator.offsets import Partition
 from isotherm.aggregator.recompute import corrections
 from isotherm.aggregator.recompute.corrections import ANY, JUDGED_BY
+from isotherm.aggregator.recompute.topic_reader import TopicReader
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.watermark.judgement import Judgement
 from isotherm.aggregator.watermark.timeliness import Timeliness
@@ -162,6 +164,27 @@ def test_a_late_copy_of_a_reading_on_time_is_left_out_by_its_judgement(spark: Sp
     )
     left = unique_readings.without_copies_of(late, on_time, [JUDGED_BY]).collect()
     assert {(row["sequence"], row[JUDGED_BY]) for row in left} == {(1, str(UNIQUE_JUDGEMENT)), (0, ANY), (1, ANY)}
+
+
+class BrokerOfTwoPartitions:
+    """Partition 1 has records of an open transaction at its end."""
+
+    def end_offsets(self, _topics: Sequence[str], *, committed: bool) -> dict[Partition, int]:
+        return {("t", 0): 100, ("t", 1): 5 if committed else 9}
+
+    def offsets_at(self, _topics: Sequence[str], time_ms: int) -> dict[Partition, int]:
+        return {("t", 0): time_ms // 10, ("t", 1): 9}
+
+
+def test_the_input_is_read_no_further_than_readings_on_time_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(TopicReader, "_read", lambda _self, _topics, **options: asked.append(options))
+    reader = TopicReader.__new__(TopicReader)
+    monkeypatch.setattr(reader, "_broker", BrokerOfTwoPartitions(), raising=False)
+    reader.records(["t"], 100, 599)
+    (options,) = asked
+    assert json.loads(options["startingOffsets"]) == {"t": {"0": 10, "1": 5}}
+    assert json.loads(options["endingOffsets"]) == {"t": {"0": 60, "1": 5}}
 
 
 def test_the_state_knows_copies_until_the_clock_passes_their_window(spark: SparkSession, tmp_path: Path) -> None:
