@@ -104,12 +104,13 @@ class Topics:
 
         `with_later` makes a second topic with readings.
         """
+        aggregates = [schema("TemperatureAggregate", version) for version in (1, 2)]
         names = {
             self.input: ("SensorReading", readings),
             self.late: ("SensorReading", [READING]),
-            self.output: ("TemperatureAggregate", [schema("TemperatureAggregate", 1)]),
+            self.output: ("TemperatureAggregate", aggregates),
             self.grouped: ("TemperatureGroup", [schema("TemperatureGroup", 1)]),
-            self.rollups: ("TemperatureAggregate", [schema("TemperatureAggregate", 1)]),
+            self.rollups: ("TemperatureAggregate", aggregates),
             self.rollups_grouped: ("TemperatureGroup", [schema("TemperatureGroup", 1)]),
             self.devices: ("Device", [schema("Device", 1), schema("Device", 2)]),
             **({self.later: ("SensorReading", readings)} if with_later else {}),

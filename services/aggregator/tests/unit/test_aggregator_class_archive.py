@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from isotherm.aggregator.settings import AggregatorSettings, SparkSettings
+from isotherm.aggregator.sections.spark import SparkSettings
+from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import class_archive, gateway, properties
 from isotherm.servicekit.settings import SettingsError
 

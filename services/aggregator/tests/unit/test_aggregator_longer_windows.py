@@ -13,10 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator.frames import windows
-from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, NUMBERS
-from isotherm.aggregator.rollup_plan import Rollup
+from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY
 from isotherm.aggregator.rollups import merging
 from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.windowing.measures import NUMBERS
+from isotherm.aggregator.windowing.rollup_plan import Rollup
 from isotherm.servicekit import settings as loading
 from isotherm.servicekit.settings import SettingsError
 from isotherm.simulators import checker
@@ -54,6 +55,29 @@ def test_each_window_is_made_of_the_longest_ones_that_fit() -> None:
     ]
 
 
+SLIDING = ["windows.a.kind=sliding", "windows.a.length_ms=120000"]
+
+
+def test_sliding_windows_have_whole_parts_and_are_none() -> None:
+    chosen = load(
+        "window_ms=10000",
+        "windows.minute.length_ms=60000",
+        "windows.near.kind=sliding",
+        "windows.near.length_ms=120000",
+        "windows.near.slide_ms=20000",
+        "windows.far.kind=sliding",
+        "windows.far.length_ms=300000",
+        "windows.far.slide_ms=120000",
+        "windows.hour.length_ms=3600000",
+    )
+    assert [(one.name, one.part_ms, one.slide_ms) for one in chosen.rollups] == [
+        ("minute", 10_000, None),
+        ("near", 10_000, 20_000),
+        ("far", 60_000, 120_000),
+        ("hour", 60_000, None),
+    ]
+
+
 @pytest.mark.parametrize(
     ("overrides", "text"),
     [
@@ -65,7 +89,14 @@ def test_each_window_is_made_of_the_longest_ones_that_fit() -> None:
         (["windows.a.length_ms=120000", "windows.a.output_topic=temperatures.aggregated"], "topics of their own"),
         (["windows.a.length_ms=120000", "windows.a.output_topic=x", "windows.a.grouped_topic=x"], "topics of their"),
         (["windows.a.length_ms=120000", "input_topics=temperatures.rollups"], "includes temperatures.rollups"),
-        (["windows.a.length_ms=120000", "windows.a.kind=session"], "windows.a.kind"),
+        (["windows.a.length_ms=120000", "windows.a.kind=session"], "windows.a.kind.*'session' is not allowed: must be"),
+        (["windows.a.length_ms=120000", "windows.a.kind=hopping"], "windows.a.kind.*'rollup' or 'sliding'"),
+        (["windows.a.length_ms=120000", "windows.a.kind=sliding"], "windows.a.*slide_ms None is not allowed"),
+        ([*SLIDING, "windows.a.slide_ms=120000"], "slide_ms 120000 is not allowed.*less than length_ms 120000"),
+        ([*SLIDING, "windows.a.slide_ms=90000"], "length_ms 120000, slide_ms 90000 must be a multiple of window_ms"),
+        ([*SLIDING, "window_ms=1000", "windows.a.slide_ms=1000"], "slide_ms 1000 is not allowed: must be 1200 or more"),
+        ([*SLIDING, "windows.a.slide_ms=60000", "windows.b.length_ms=120000"], "length_ms 120000 is that of windows.a"),
+        (["windows.a.length_ms=120000", "windows.a.slide_ms=60000"], "kind rollup do not overlap"),
         (["windows.a b.length_ms=120000"], "name 'a b' is not allowed"),
     ],
 )
@@ -111,6 +142,26 @@ def test_merged_windows_equal_a_batch_over_the_readings(spark: SparkSession, giv
     parts = published(spark, given_readings).union(other)
     found = collected(merging.rolled_up(parts, MINUTE, {0, 120_000, 180_000}))
     assert checker.mismatches(wanted, found) == []
+
+
+@given(given_readings=st.lists(readings, min_size=1, max_size=40), slide_ms=st.sampled_from([10_000, 20_000, 50_000]))
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow])
+def test_sliding_windows_equal_a_batch_over_the_readings(
+    spark: SparkSession, given_readings: list[Reading], slide_ms: int
+) -> None:
+    """Their length need not be a multiple of their slide."""
+    sliding = Rollup("sliding", 60_000, "rollups", "", 10_000, "out", slide_ms)
+    parts = published(spark, given_readings)
+    names = F.concat_ws("|", "device_id", "metric", F.unix_millis("window_start"), F.unix_millis("window_end"))
+    new = merging.new_starts(parts.select(F.encode(names, "UTF-8").alias("key")), sliding).collect()
+    starts = {row["start_ms"] for row in new}
+    found = collected(merging.rolled_up(parts, sliding, starts))
+    expected = checker.expected_windows(given_readings, replace(RULES, window_ms=60_000, slide_ms=slide_ms))
+    assert starts == {key[2] for key in expected}
+    assert checker.mismatches(expected, found) == []
+    one = min(starts)
+    some = collected(merging.rolled_up(parts, sliding, {one}))
+    assert some.keys() == {key for key in found if key[2] == one}
 
 
 def rows(

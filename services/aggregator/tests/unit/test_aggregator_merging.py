@@ -14,9 +14,10 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator.frames import confluent_avro, headers, windows
 from isotherm.aggregator.recompute import corrections
-from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, JUDGED_BY, NUMBERS, Scope, Span
+from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, JUDGED_BY, Scope, Span
 from isotherm.aggregator.watermark.judgement import Judgement
 from isotherm.aggregator.watermark.timeliness import Timeliness
+from isotherm.aggregator.windowing.measures import NUMBERS
 from isotherm.simulators import checker
 
 pytest_plugins = ("aggregator_spark",)

@@ -13,11 +13,12 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from isotherm.aggregator.frames import devices, headers, readings, windows
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.kafka_clients import open_output_producer
-from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, NUMBERS
+from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY
 from isotherm.aggregator.rollups import merging
 from isotherm.aggregator.service import Aggregator
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS, java_options
+from isotherm.aggregator.windowing.measures import NUMBERS
 from isotherm.contracts import seam
 from isotherm.contracts.harness import PARTITIONER, Harness, Message, message
 from isotherm.contracts.pact import scenario

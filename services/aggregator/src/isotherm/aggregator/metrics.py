@@ -106,6 +106,9 @@ class Metrics:
         self.late = self._counter("late_records", "Readings that went to the late topic.")
         self.dead_letters = self._counter("dead_letters", "Records that went to the dead-letter topic.", "reason")
         self.filtered = self._counter("readings_filtered", "Readings of which the condition `where` is not true.")
+        self.duplicates = self._counter(
+            "readings_duplicate", "Copies of readings on time that are in no window, by the setting `deduplicate`."
+        )
         self.windows_emitted = self._counter("windows_emitted", "Aggregates written.")
         self.groups_emitted = self._counter("groups_emitted", "Group aggregates written.")
         self.windows_incomplete = self._counter(
@@ -134,7 +137,9 @@ class Metrics:
         self.batch_seconds = self._gauge("batch_duration_seconds", "Duration of the last micro-batch.", "query")
         self.rows_per_second = self._gauge("rows_per_second", "Records per second of the last micro-batch.", "query")
         self.watermark = self._gauge("watermark_seconds", "The watermark, in seconds since the epoch.")
-        self.state_rows = self._gauge("state_rows", "Open windows.")
+        self.state_rows = self._gauge(
+            "state_rows", "Open windows; with `deduplicate` the readings of open windows, too."
+        )
         self.lag = self._gauge("lag_records", "Unread records in the topic.", "query", "topic", "partition")
         self.standstill = Standstill()
         self._gauge(

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from isotherm.aggregator.exact_sum import exact_sum
-from isotherm.aggregator.frames.windows import AGGREGATE, GROUP
+from isotherm.aggregator.frames.windows import GROUP, aggregate_schema
+from isotherm.aggregator.windowing.measures import PLAIN, Measures
 from isotherm.servicekit import avro
 
 Row = Mapping[str, Any]
@@ -22,9 +23,9 @@ Record = tuple[bytes, bytes]
 """Key and value."""
 
 
-def aggregate_encoder(schema_id: int) -> Callable[[Row], Record]:
-    """Return a function from a window to its record."""
-    return _encoder(AGGREGATE, schema_id, ("device_id", "metric"))
+def aggregate_encoder(schema_id: int, measures: Measures = PLAIN) -> Callable[[Row], Record]:
+    """Return a function from a window to its record. `schema_id` is that of the schema of these measures."""
+    return _encoder(aggregate_schema(measures), schema_id, ("device_id", "metric"))
 
 
 def group_encoder(schema_id: int) -> Callable[[Row], Record]:

@@ -6,19 +6,24 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from isotherm.aggregator import checkpoint_location, rollup_plan
+from isotherm.aggregator import checkpoint_location
 from isotherm.aggregator.reading_condition import parse_condition
-from isotherm.aggregator.rollup_plan import Rollup
+from isotherm.aggregator.sections.corrections import CorrectionsSettings
+from isotherm.aggregator.sections.further_windows import WindowSettings
+from isotherm.aggregator.sections.spark import SparkSettings
 from isotherm.aggregator.watermark import start_position
 from isotherm.aggregator.watermark.boundary import Boundary
 from isotherm.aggregator.watermark.judgement import Judgement
 from isotherm.aggregator.watermark.timeliness import Timeliness
+from isotherm.aggregator.windowing import rollup_plan
+from isotherm.aggregator.windowing.measures import Measures, Percentile
+from isotherm.aggregator.windowing.rollup_plan import Rollup
 from isotherm.kcql import Condition
-from isotherm.servicekit.settings import ServiceSettings, Settings
+from isotherm.servicekit.settings import ServiceSettings
 
 _PATTERN = re.compile(
     r"(?:[A-Za-z0-9._*+?|()-]|\\[.dw-]|\{[0-9]+(?:,[0-9]*)?\}|\[\^?[A-Za-z0-9._-]+\])+"  # one piece after the other
@@ -26,66 +31,8 @@ _PATTERN = re.compile(
 """The patterns that mean the same to Python, which lists the input's topics, and to Java, which reads them."""
 
 _WINDOW_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_DISTINCT = re.compile(r"value|unit|sequence|attributes\.[A-Za-z0-9_-]{1,100}")
 _ATTRIBUTE = re.compile(r"home|room|region|model|attributes\.[A-Za-z0-9_.-]{1,100}")
-
-
-class SparkSettings(Settings):
-    """Settings of Spark."""
-
-    master: str = Field(
-        "local[*]",
-        description="Spark master: `local[N]`, `spark://...`, `k8s://...`. Under `spark-submit` its `--master` counts.",
-    )
-    driver_memory: str = Field(
-        "1g",
-        pattern=r"^[1-9][0-9]*[kmgt]$",
-        description="Heap of Spark's driver, which does all the work under a `local` master: `1g`, `512m`.",
-    )
-    java_options: str = Field(
-        "", description="Options of the driver's JVM beside those of the service: `-XX:...`, `-D...`."
-    )
-    class_archive: Path | None = Field(
-        None,
-        description="File with Spark's classes, written by `isotherm-aggregator archive-classes`: Spark starts in half "
-        "the time. Without it, or if it does not fit, Spark reads its jars.",
-    )
-    ui_port: int | None = Field(
-        None, ge=0, le=65_535, description="Port of Spark's own web page, 0: any free one. Empty: Spark shows none."
-    )
-    properties: dict[str, str] = Field(
-        default_factory=dict,
-        description="Any `spark.*` properties; they win over the service's own. One on which a promise rests ends the "
-        "start.",
-    )
-
-
-class CorrectionsSettings(Settings):
-    """Settings of the corrections that the service makes by itself."""
-
-    interval_ms: int | None = Field(
-        None,
-        ge=1_000,
-        description="How often late readings are merged into the windows that were published without them. Empty: "
-        "never; the command `recompute` does it.",
-    )
-    max_age_ms: int = Field(
-        86_400_000,
-        ge=60_000,
-        description="Windows that began longer ago than this are left to `recompute`. A correction reads the windows "
-        "that were published since the oldest one that it corrects.",
-    )
-
-
-class WindowSettings(Settings):
-    """Settings of further windows, which are made of the finished windows of `window_ms`."""
-
-    kind: Literal["rollup"] = Field("rollup", description="`rollup`: windows of another length, side by side.")
-    length_ms: int = Field(ge=2_000, description="Length of a window: a multiple of `window_ms`.")
-    output_topic: str = Field("temperatures.rollups", description="Aggregates by device and metric.")
-    grouped_topic: str = Field(
-        "temperatures.rollups.grouped",
-        description="Aggregates by group of devices, by the attributes in `group_attributes`. Empty: none.",
-    )
 
 
 class AggregatorSettings(ServiceSettings):
@@ -127,13 +74,37 @@ class AggregatorSettings(ServiceSettings):
         "200` or `attributes.site IN ('a', 'b')`. Readings of which it is not true are counted and go to no topic. "
         "Empty: all readings.",
     )
+    deduplicate: bool = Field(
+        False,
+        description="Count a reading once, however many copies of it come: readings of one device, metric, event time "
+        "and sequence are copies. The one with the earliest ingest time counts, then that with the smallest value. The "
+        "state holds every reading of an open window then, and a correction reads the input of its time.",
+    )
+    percentiles: list[float] = Field(
+        default_factory=list,
+        description="Percentiles of the values of a window, each between 0 and 100 with at most three decimals: `50, "
+        "99.9` gives `p50` and `p99_9`. Others may be asked of the same checkpoint; the first ones need a new one.",
+    )
+    percentile_relative_error: float = Field(
+        0.01,
+        ge=0.001,
+        le=0.1,
+        description="Largest relative distance of a percentile from the value of its rank. A window has the fewer "
+        "buckets the larger it is.",
+    )
+    distinct_counts: list[str] = Field(
+        default_factory=list,
+        description="Fields of a reading whose distinct values are counted in each window, with a standard error of "
+        "1.6 %: `value`, `unit`, `sequence`, or `attributes.<name>`.",
+    )
     window_ms: int = Field(60_000, ge=1_000, description="Length of a window.")
     slide_ms: int | None = Field(
         None, ge=1_000, description="Distance between the starts of two windows; empty: `window_ms`."
     )
     windows: dict[str, WindowSettings] = Field(
         default_factory=dict,
-        description="Further windows by name: a table with `kind` (`rollup`), `length_ms`, and maybe `output_topic` "
+        description="Further windows by name: a table with `kind` (`rollup`, or `sliding` with `slide_ms`), "
+        "`length_ms`, and maybe `output_topic` "
         "(`temperatures.rollups`) and `grouped_topic` (`temperatures.rollups.grouped`; empty: no groups). For example "
         "`hour = {length_ms = 3_600_000}`. They are made of the finished windows of `window_ms`, and follow their "
         "corrections.",
@@ -234,6 +205,26 @@ class AggregatorSettings(ServiceSettings):
         if self.slide_ms is not None and self.slide_ms > self.window_ms:
             raise ValueError(f"slide_ms {self.slide_ms} leaves gaps between windows of window_ms {self.window_ms}")
         return self
+
+    @field_validator("percentiles")
+    @classmethod
+    def _percentiles_are_possible(cls, percents: list[float]) -> list[float]:
+        for percent in percents:
+            if not 0 < percent < 100 or Percentile.of(percent).percent != percent:
+                raise ValueError(f"{percent!r} is not allowed: must be above 0 and below 100, at most three decimals")
+            if percents.count(percent) > 1:
+                raise ValueError(f"{percent!r} is there twice")
+        return percents
+
+    @field_validator("distinct_counts")
+    @classmethod
+    def _fields_can_be_counted(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if not _DISTINCT.fullmatch(name):
+                raise ValueError(f"{name!r} is not allowed: must be value, unit, sequence or attributes.<name>")
+            if names.count(name) > 1:
+                raise ValueError(f"{name!r} is there twice")
+        return names
 
     @field_validator("group_attributes")
     @classmethod
@@ -393,4 +384,10 @@ class AggregatorSettings(ServiceSettings):
     @property
     def judgement(self) -> Judgement:
         """Return everything that decides whether a reading is in a window or late."""
-        return Judgement.of(self.timeliness, self.where)
+        return Judgement.of(self.timeliness, self.where, deduplicate=self.deduplicate)
+
+    @property
+    def measures(self) -> Measures:
+        """Return what windows hold beside the numbers that all have."""
+        percentiles = tuple(Percentile.of(percent) for percent in self.percentiles)
+        return Measures(self.deduplicate, percentiles, self.percentile_relative_error, tuple(self.distinct_counts))

@@ -193,6 +193,7 @@ def fingerprint(
         _TOPICS: dict(topic_ids),
         **({_PATTERN: settings.input_pattern} if settings.input_pattern else {}),
         **({"where": settings.where} if settings.where else {}),
+        **settings.measures.state,
         "window_ms": settings.window_ms,
         "slide_ms": settings.slide_ms or settings.window_ms,
         "grouping keys": ["device_id", "metric"],

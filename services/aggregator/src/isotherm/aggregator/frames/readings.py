@@ -6,7 +6,7 @@ finds the same reason, whenever it reads the record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
@@ -67,12 +67,12 @@ LARGEST_VALUE = 1e100
 _DEAD_LETTER_OFFSET_HEADERS = ("topic", "partition", "offset")
 
 
-def decode(records: DataFrame, ids: SchemaIds, where: Condition | None = None) -> DataFrame:
+def decode(records: DataFrame, ids: SchemaIds, where: Condition | None = None, others: Sequence[str] = ()) -> DataFrame:
     """Add the column `reading` to Kafka records: a struct, all null when the value cannot be read.
 
-    It has FIELDS, and behind them the other fields that `where` names.
+    It has FIELDS, and behind them the other fields that `where` names, and `others`.
     """
-    names = [*FIELDS, *(name for name in fields_of(where) if name not in FIELDS)]
+    names = list(dict.fromkeys([*FIELDS, *fields_of(where), *others]))
     shape = StructType([StructField(name, _TYPES[name]) for name in names])
     reading = confluent_avro.decode(F.col("value"), ids, confluent_avro.projected(READER, names), shape)
     return records.withColumn("reading", reading)

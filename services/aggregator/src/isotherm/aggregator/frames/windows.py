@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,9 +10,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator.frames import confluent_avro, exact_sums
+from isotherm.aggregator.frames.measures import distinct_counts, histograms, merged_numbers, unique_readings
+from isotherm.aggregator.windowing.measures import NUMBERS, PLAIN, Measures
 from isotherm.schemas import schema
 
 AGGREGATE = schema("TemperatureAggregate", 1)
+"""What is written while nothing is switched on that needs a later version, so that its readers see no change."""
 GROUP = schema("TemperatureGroup", 1)
 
 IS_KNOWN = "is_known"
@@ -20,50 +24,138 @@ _READING_COLUMNS = ("device_id", "metric", "value", "event_time")
 _WINDOW = ("window_start", "window_end")
 
 
-def with_clock(readings: DataFrame, clock: DataFrame, watermark_delay_ms: int) -> DataFrame:
-    """Return the readings with a watermark that only `clock` moves.
+def aggregate_schema(measures: Measures) -> Mapping[str, Any]:
+    """Return the version of TemperatureAggregate that has the fields for these measures."""
+    return schema("TemperatureAggregate", measures.schema_version)
+
+
+def with_clock(readings: DataFrame, clock: DataFrame, watermark_delay_ms: int, measures: Measures = PLAIN) -> DataFrame:
+    """Return the readings, with what the measures need of them, and a watermark that only `clock` moves.
 
     `clock` has a column `event_time`. Its rows pass the watermark and are then filtered out. `clock` is the first part
     of the union, because a union takes the watermark of its first part. The readings do not pass the watermark: the
     event time of one reading says nothing about the readings that are still unread in another partition.
     """
-    ticks = clock.select(
-        F.lit(None).cast("string").alias("device_id"),
-        F.lit(None).cast("string").alias("metric"),
-        F.lit(None).cast("double").alias("value"),
-        "event_time",
-    ).withWatermark("event_time", f"{watermark_delay_ms} milliseconds")
+    others = dict.fromkeys([*(["ingest_time"] if measures.deduplicate else []), *measures.reading_fields])
+    measured = readings.select(*_READING_COLUMNS, *(name for name in others if name not in _READING_COLUMNS))
+    nulls = {field.name: F.lit(None).cast(field.dataType).alias(field.name) for field in measured.schema}
+    columns = {**nulls, "event_time": F.col("event_time")}
+    ticks = clock.select(*columns.values()).withWatermark("event_time", f"{watermark_delay_ms} milliseconds")
     # Spark does not push a condition on the event time below the watermark; it would push any other condition.
     nothing = ticks.where(F.col("event_time") < F.timestamp_millis(F.lit(0)))
-    return nothing.unionByName(readings.select(*_READING_COLUMNS))
+    return nothing.unionByName(measured)
 
 
-def aggregate(readings: DataFrame, window_ms: int, slide_ms: int | None = None) -> DataFrame:
-    """Return the aggregates by device, metric and window: the columns of TemperatureAggregate without the revision."""
-    length, slide = f"{window_ms} milliseconds", f"{slide_ms or window_ms} milliseconds"
+def _measured(readings: DataFrame, measures: Measures) -> DataFrame:
+    """Return the columns of readings that the windows are made of."""
+    of_identity = ("ingest_time", "sequence") if measures.leaves_copies_out else ()
+    return readings.select(*_READING_COLUMNS, *of_identity, *distinct_counts.values(measures.distinct))
+
+
+def aggregate(
+    readings: DataFrame, window_ms: int, slide_ms: int | None = None, measures: Measures = PLAIN
+) -> DataFrame:
+    """Return the aggregates by device, metric and window: identity and numbers of TemperatureAggregate.
+
+    `with_derived` adds the fields that follow from these.
+    """
+    given, window = _measured(readings, measures), _window(F.col("event_time"), window_ms, slide_ms)
+    if measures.leaves_copies_out:
+        # Every window consists of whole buckets, and holds each of them as long as itself.
+        bucket_ms = math.gcd(window_ms, slide_ms or window_ms)
+        given = unique_readings.first_copies(given, _window(F.col("event_time"), bucket_ms, None))
+        bucket = F.col("bucket")
+        window = bucket.alias("window") if bucket_ms == window_ms else _window(bucket, window_ms, slide_ms)
+    sketched = {distinct_counts.column_of(number): name for number, name in enumerate(measures.distinct)}
+    numbers = _numbers(measures)
+    sketches = [distinct_counts.sketch(column).alias(column) for column in sketched]
+    if measures.percentiles:
+        made = _by_bucket(given, window, measures, [*numbers, *sketches], list(sketched))
+    else:
+        made = given.groupBy("device_id", "metric", window).agg(*numbers, *sketches)
+    # A column that is there keeps its name without an alias: Spark warns at each batch when it removes one.
+    added = {
+        "duplicates": F.col("duplicates") if measures.leaves_copies_out else F.lit(0).cast("long").alias("duplicates"),
+        "histogram": F.col("histogram") if measures.percentiles else histograms.none().alias("histogram"),
+        "sketches": distinct_counts.by_field({name: F.col(column) for column, name in sketched.items()}).alias(
+            "sketches"
+        ),
+    }
+    return made.select(
+        "device_id",
+        "metric",
+        F.col("window.start").alias("window_start"),
+        F.col("window.end").alias("window_end"),
+        "count",
+        "sum",
+        (F.col("sum") / F.col("count")).alias("mean"),
+        "min",
+        "max",
+        "stddev",
+        *(added[name] for name in measures.numbers if name in added),
+    )
+
+
+def _numbers(measures: Measures) -> list[Column]:
+    """Return the aggregates of readings."""
     value = F.col("value")
-    return (
-        readings.groupBy("device_id", "metric", F.window("event_time", length, slide))
+    return [
+        F.count(F.lit(1)).alias("count"),
+        F.sum(value).alias("sum"),
+        F.min(value).alias("min"),
+        F.max(value).alias("max"),
+        F.stddev_pop(value).alias("stddev"),
+        *([F.sum(F.col("copies") - 1).alias("duplicates")] if measures.leaves_copies_out else []),
+    ]
+
+
+def _by_bucket(
+    given: DataFrame, window: Column, measures: Measures, aggregates: Sequence[Column], sketched: Sequence[str]
+) -> DataFrame:
+    """Return the aggregates by device, metric and window with their histogram.
+
+    Readings are aggregated by bucket of the histogram first, and the buckets of a window are merged when it ends: the
+    state has a row for each bucket that a window has, and none grows with the number of readings.
+    """
+    names = [*NUMBERS, *(["duplicates"] if measures.leaves_copies_out else [])]
+    index = histograms.index(F.col("value"), measures.relative_error).alias("index")
+    buckets = given.groupBy("device_id", "metric", window, index).agg(*aggregates)
+    bucket = F.struct("index", *names)
+    together = (
+        buckets.withColumn("mean", F.col("sum") / F.col("count"))
+        .groupBy("device_id", "metric", "window")
         .agg(
-            F.count(F.lit(1)).alias("count"),
-            F.sum(value).alias("sum"),
-            F.min(value).alias("min"),
-            F.max(value).alias("max"),
-            F.stddev_pop(value).alias("stddev"),
-        )
-        .select(
-            "device_id",
-            "metric",
-            F.col("window.start").alias("window_start"),
-            F.col("window.end").alias("window_end"),
-            "count",
-            "sum",
-            (F.col("sum") / F.col("count")).alias("mean"),
-            "min",
-            "max",
-            "stddev",
+            F.array_sort(F.collect_list(bucket)).alias("buckets"),
+            *(F.hll_union_agg(name).alias(name) for name in sketched),
         )
     )
+    numbers = F.aggregate(
+        F.slice("buckets", F.lit(2), F.size("buckets")),
+        merged_numbers.only(F.get("buckets", F.lit(0)), names),
+        lambda one, other: merged_numbers.sum_of(one, other, names),
+    )
+    counts = F.transform("buckets", lambda one: F.struct(one["index"].alias("index"), one["count"].alias("count")))
+    histogram = histograms.made(counts, measures.relative_error)
+    return together.select(
+        "device_id", "metric", "window", numbers.alias("numbers"), histogram.alias("histogram"), *sketched
+    ).select("device_id", "metric", "window", "numbers.*", "histogram", *sketched)
+
+
+def with_derived(aggregates: DataFrame, measures: Measures) -> DataFrame:
+    """Return the aggregates with the fields of their records that follow from their numbers."""
+    if measures.schema_version == 1:
+        return aggregates
+    row = F.struct("histogram", "count", "min", "max")
+    return aggregates.withColumns(
+        {
+            "percentiles": histograms.percentiles(row, measures.percentiles),
+            "distinct_counts": distinct_counts.estimates(F.col("sketches")),
+        }
+    )
+
+
+def _window(time: Column, window_ms: int, slide_ms: int | None) -> Column:
+    return F.window(time, f"{window_ms} milliseconds", f"{slide_ms or window_ms} milliseconds")
 
 
 def in_epoch_ms(aggregates: DataFrame) -> DataFrame:
@@ -171,9 +263,13 @@ def _digits_of_sums(members: DataFrame) -> DataFrame:
     return split.select(*kept, F.inline(needed))
 
 
-def to_aggregate_topic(aggregates: DataFrame, schema_id: int, headers: Column) -> DataFrame:
-    """Return the key, the value and the headers of each aggregate, for the Kafka sink."""
-    return _to_topic(aggregates, AGGREGATE, schema_id, ("device_id", "metric"), headers)
+def to_aggregate_topic(aggregates: DataFrame, schema_id: int, headers: Column, measures: Measures = PLAIN) -> DataFrame:
+    """Return the key, the value and the headers of each aggregate, for the Kafka sink.
+
+    `schema_id` is that of `aggregate_schema` of the measures.
+    """
+    rows = with_derived(aggregates, measures)
+    return _to_topic(rows, aggregate_schema(measures), schema_id, ("device_id", "metric"), headers)
 
 
 def to_group_topic(groups: DataFrame, schema_id: int) -> DataFrame:

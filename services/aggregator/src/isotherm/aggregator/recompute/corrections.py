@@ -7,22 +7,23 @@ run twice, killed, or run over copies of late readings gives the same numbers (A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
-from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
-from isotherm.aggregator.frames import confluent_avro, headers, readings, windows
+from isotherm.aggregator.frames import avro_types, confluent_avro, headers, readings, windows
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.frames.measures import merged_numbers, unique_readings
+from isotherm.aggregator.frames.measures.merged_numbers import only
 from isotherm.aggregator.watermark.judgement import Judgement
+from isotherm.aggregator.windowing.measures import NUMBERS, PLAIN, Measures
 
 AGGREGATE_IDENTITY = ("device_id", "metric", "window_start", "window_end")
 GROUP_IDENTITY = ("attribute", "group", "metric", "window_start", "window_end")
-NUMBERS = ("count", "sum", "mean", "min", "max", "stddev")
 
 JUDGED_BY = "judged_by"
 """Column with the text of the judgement by which the readings of a row were judged."""
@@ -31,13 +32,8 @@ ANY = "any"
 """In place of a judgement: a reading is late by it that was judged late by whatever settings."""
 
 _WINDOW = ("metric", "window_start", "window_end")
-_EXACT = ("device_count", "count", "min", "max")
-_TOLERANCE = 1e-9
-"""Tolerance of sum, mean and stddev: relative, and absolute below 1. They depend on the order of the additions."""
 _MAX_LISTED_WINDOWS = 10_000
 """Up to so many windows are named in a filter, beside the span that they lie in."""
-
-_TYPES = {"string": StringType(), "long": LongType(), "double": DoubleType(), "timestamp": TimestampType()}
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ def late_by(
     """
 
     def is_late(judgement: Judgement) -> Column:
-        was_late = F.coalesce(F.col(JUDGED_BY) == F.lit(str(judgement)), F.lit(False))
+        was_late = F.coalesce(F.col(JUDGED_BY).isin(judgement.lateness_texts), F.lit(False))
         if judgement.where_digest != present.where_digest:
             return was_late
         return F.coalesce(reject_reason(judgement) == readings.LATE, F.lit(False))
@@ -107,15 +103,31 @@ def late_by(
     return F.array_compact(F.array(*texts, F.when(is_late_by_any, F.lit(ANY))))
 
 
-def late_readings(decoded: DataFrame, late_by: Column) -> DataFrame:
+def late_readings(decoded: DataFrame, late_by: Column, unique_by: Collection[str] = ()) -> DataFrame:
     """Return the late readings in decoded records as their columns, with JUDGED_BY: by which judgement they are late.
 
-    Each reading is there once for each text of `late_by`. The late topic may hold a reading twice, and the input
-    holds it, too: all copies have the same bytes.
+    Each reading is there once for each text of `late_by`. The late topic may hold a record twice, and the input
+    holds it, too: all these have the same bytes. By the texts of `unique_by` copies of a reading count once as well.
     """
     row = F.transform(late_by, lambda judged: F.struct("value", "reading", judged.alias(JUDGED_BY)))
     rows = decoded.select(F.inline(row))
-    return rows.dropDuplicates(["value", JUDGED_BY]).select("reading.*", JUDGED_BY)
+    if unique_by:
+        is_unique = F.col(JUDGED_BY).isin(sorted(unique_by))
+        rows = unique_readings.distinct_readings(rows, [JUDGED_BY], is_unique)
+    else:
+        rows = rows.dropDuplicates(["value", JUDGED_BY])
+    return rows.select("reading.*", JUDGED_BY)
+
+
+def on_time_by(
+    decoded: DataFrame, judgements: Sequence[Judgement], reject_reason: Callable[[Judgement], Column]
+) -> DataFrame:
+    """Return the identities of the readings in decoded records, with JUDGED_BY: by which judgement they are on time."""
+    texts = F.array_compact(
+        F.array(*(F.when(reject_reason(one).isNull(), F.lit(str(one))) for one in judgements)),
+    )
+    rows = decoded.select(F.inline(F.transform(texts, lambda text: F.struct("reading", text.alias(JUDGED_BY)))))
+    return rows.select(*(f"reading.{name}" for name in unique_readings.IDENTITY), JUDGED_BY)
 
 
 def judgements(published: DataFrame) -> set[Judgement]:
@@ -127,13 +139,18 @@ def judgements(published: DataFrame) -> set[Judgement]:
 
 
 def aggregate_late(
-    late: DataFrame, judgements: Sequence[Judgement], scope: Scope, window_ms: int, slide_ms: int | None
+    late: DataFrame,
+    judgements: Sequence[Judgement],
+    scope: Scope,
+    window_ms: int,
+    slide_ms: int | None,
+    measures: Measures = PLAIN,
 ) -> DataFrame:
     """Return the windows of the scope over the readings of `late_readings`, by judgement (JUDGED_BY), ANY included."""
 
     def by(text: str) -> DataFrame:
         given = late.where(F.col(JUDGED_BY) == F.lit(text))
-        return aggregate(given, scope, window_ms, slide_ms).withColumn(JUDGED_BY, F.lit(text))
+        return aggregate(given, scope, window_ms, slide_ms, measures.of_unique).withColumn(JUDGED_BY, F.lit(text))
 
     return reduce(DataFrame.union, map(by, [*map(str, judgements), ANY]))
 
@@ -152,9 +169,11 @@ def of_their_originals(late: DataFrame, published: DataFrame, present: Judgement
     return fitting.withColumn(JUDGED_BY, F.when(is_any, F.lit(str(present))).otherwise(F.col(JUDGED_BY)))
 
 
-def aggregate(given: DataFrame, scope: Scope, window_ms: int, slide_ms: int | None) -> DataFrame:
+def aggregate(
+    given: DataFrame, scope: Scope, window_ms: int, slide_ms: int | None, measures: Measures = PLAIN
+) -> DataFrame:
     """Return the windows of the scope over readings that were measured within its span."""
-    rows = windows.aggregate(given, window_ms, slide_ms)
+    rows = windows.aggregate(given, window_ms, slide_ms, measures)
     return rows.where(scope.holds(F.unix_millis("window_start"), F.unix_millis("window_end")))
 
 
@@ -181,11 +200,13 @@ def published(
     wrote it. The record's key says which window it is about, so only records of the scope are decoded.
     """
     names = [field["name"] for field in schema["fields"]]
-    shape = StructType([StructField(field["name"], _TYPES[_type_name(field["type"])]) for field in schema["fields"]])
+    shape = avro_types.struct_of(schema)
     decoded = confluent_avro.decode(F.col("value"), ids, confluent_avro.projected(schema, names), shape)
     start_ms, end_ms = window_in_key(F.col("key"))
     is_original = headers.text_of(F.col("headers"), headers.LATE_READINGS).isNull()
-    judged_by = F.coalesce(headers.text_of(F.col("headers"), headers.JUDGED_BY), F.lit(str(present)))
+    # No earlier release left copies out.
+    unknown = F.lit(str(replace(present, deduplicate=False)))
+    judged_by = F.coalesce(headers.text_of(F.col("headers"), headers.JUDGED_BY), unknown)
     rows = (
         records.where(scope.holds(start_ms, end_ms))
         .select(decoded.alias("row"), is_original.alias("is_original"), judged_by.alias(JUDGED_BY))
@@ -209,20 +230,24 @@ def window_in_key(key: Column) -> tuple[Column, Column]:
     return start_ms, end_ms
 
 
-def with_rebuilt(published: DataFrame, rebuilt: DataFrame, present: Judgement) -> DataFrame:
+def with_rebuilt(
+    published: DataFrame, rebuilt: DataFrame, present: Judgement, names: Sequence[str] = NUMBERS
+) -> DataFrame:
     """Replace the originals by windows that were computed again from the input; return them as `published` does.
 
     `present` is the judgement by which they were computed. An original with more readings than the rebuilt window
     stays: the input has lost some of them (ADR 0038), or by its judgement fewer readings were late. The column
     `is_rebuilt` tells which originals have other numbers or another judgement now, `is_incomplete` which ones stayed.
     """
-    numbers = F.struct(*NUMBERS, F.lit(0).cast("long").alias("revision"))
+    numbers = F.struct(*names, F.lit(0).cast("long").alias("revision"))
     both = published.join(
         rebuilt.select(*AGGREGATE_IDENTITY, numbers.alias("rebuilt")), list(AGGREGATE_IDENTITY), "full_outer"
     )
-    original, computed = F.col("original"), F.col("rebuilt")
-    is_incomplete = original.isNotNull() & (F.coalesce(computed["count"], F.lit(0)) < original["count"])
-    is_equal = is_same(computed, original, NUMBERS) & (F.col(JUDGED_BY) == F.lit(str(present)))
+    computed = F.col("rebuilt")
+    # A published row has its derived fields as well.
+    original = F.when(F.col("original").isNotNull(), only(F.col("original"), [*names, "revision"]))
+    is_incomplete = original.isNotNull() & merged_numbers.has_fewer(computed, original, names)
+    is_equal = merged_numbers.is_same(computed, original, names) & (F.col(JUDGED_BY) == F.lit(str(present)))
     is_other = computed.isNotNull() & (original.isNull() | ~is_equal)
     return both.select(
         *AGGREGATE_IDENTITY,
@@ -234,11 +259,11 @@ def with_rebuilt(published: DataFrame, rebuilt: DataFrame, present: Judgement) -
     )
 
 
-def merged(published: DataFrame, late: DataFrame) -> DataFrame:
+def merged(published: DataFrame, late: DataFrame, names: Sequence[str] = NUMBERS) -> DataFrame:
     """Return every published or late window of the scope with its right numbers.
 
     `published` has the columns `is_rebuilt` and `is_incomplete` of `with_rebuilt`, `late` comes from
-    `of_their_originals`. The result has the identity, NUMBERS and JUDGED_BY, `late_readings` (how many of them are in
+    `of_their_originals`. The result has the identity, `names` and JUDGED_BY, `late_readings` (how many of them are in
     the numbers), and what is to be done:
 
     - `original`, where it is not null, is to be published as the window's original,
@@ -247,25 +272,26 @@ def merged(published: DataFrame, late: DataFrame) -> DataFrame:
     Corrections add readings. Where there would be fewer than in the newest row, `is_fewer`, the newest row counts and
     nothing is published.
     """
-    late_numbers = late.select(*AGGREGATE_IDENTITY, F.struct(*NUMBERS).alias("late"), F.col(JUDGED_BY).alias("late_by"))
+    late_numbers = late.select(*AGGREGATE_IDENTITY, F.struct(*names).alias("late"), F.col(JUDGED_BY).alias("late_by"))
     both = published.join(late_numbers, list(AGGREGATE_IDENTITY), "full_outer")
     newest, original, added = F.col("newest"), F.col("original"), F.col("late")
     is_rebuilt = F.coalesce("is_rebuilt", F.lit(False))
     # Without late readings in the topic the newest row counts, be it a correction: it has what retention removed.
     right = (
-        F.when(added.isNull(), _numbers(F.when(is_rebuilt | newest.isNull(), original).otherwise(newest)))
-        .when(original.isNull(), _numbers(added))
-        .otherwise(sum_of(original, added))
+        F.when(added.isNull() & (is_rebuilt | newest.isNull()), only(original, names))
+        .when(added.isNull(), only(newest, names))
+        .when(original.isNull(), only(added, names))
+        .otherwise(merged_numbers.sum_of(original, added, names))
     )
-    is_fewer = newest.isNotNull() & (F.col("right.count") < newest["count"])
-    is_other = newest.isNull() | is_rebuilt | ~is_same(F.col("right"), newest, NUMBERS)
+    is_fewer = newest.isNotNull() & merged_numbers.has_fewer(F.col("right"), newest, names)
+    is_other = newest.isNull() | is_rebuilt | ~merged_numbers.is_same(F.col("right"), newest, names)
     rows = both.withColumn("right", right).withColumn("fewer", is_fewer)
     return rows.select(
         *AGGREGATE_IDENTITY,
-        *(F.when(F.col("fewer"), newest[name]).otherwise(F.col(f"right.{name}")).alias(name) for name in NUMBERS),
+        *(F.when(F.col("fewer"), newest[name]).otherwise(F.col(f"right.{name}")).alias(name) for name in names),
         F.coalesce(JUDGED_BY, "late_by").alias(JUDGED_BY),
         F.coalesce(added["count"], F.lit(0)).alias("late_readings"),
-        F.when(is_rebuilt & ~F.col("fewer"), _numbers(original)).alias("original"),
+        F.when(is_rebuilt & ~F.col("fewer"), only(original, names)).alias("original"),
         (added.isNotNull() & is_other & ~F.col("fewer")).alias("is_correction"),
         (F.col("fewer") | F.coalesce("is_incomplete", F.lit(False))).alias("is_fewer"),
     )
@@ -293,51 +319,6 @@ def changed_groups(computed: DataFrame, published: DataFrame) -> DataFrame:
     """Return the groups that are not published, or were published with other numbers."""
     numbers = ("device_count", "count", "mean", "min", "max")
     known = published.select(*GROUP_IDENTITY, "newest")
-    is_equal = F.col("newest").isNotNull() & is_same(F.struct(*numbers), F.col("newest"), numbers)
+    is_equal = F.col("newest").isNotNull() & merged_numbers.is_same(F.struct(*numbers), F.col("newest"), numbers)
     both = computed.join(known, list(GROUP_IDENTITY), "left")
     return both.where(~F.coalesce(is_equal, F.lit(False))).select(*computed.columns)
-
-
-def sum_of(one: Column, other: Column) -> Column:
-    """Return the numbers of two disjoint sets of readings together."""
-    count = one["count"] + other["count"]
-    total = one["sum"] + other["sum"]
-    apart = other["mean"] - one["mean"]
-    # The sums of the squared distances from the mean add up, with this term for the distance of the two means
-    # (Chan, Golub, LeVeque 1979). The numbers stay finite: values are at most 1e100.
-    squares = (
-        one["stddev"] * one["stddev"] * one["count"]
-        + other["stddev"] * other["stddev"] * other["count"]
-        + apart * apart * (one["count"] * (other["count"] / count))
-    )
-    return F.struct(
-        count.alias("count"),
-        total.alias("sum"),
-        (total / count).alias("mean"),
-        F.least(one["min"], other["min"]).alias("min"),
-        F.greatest(one["max"], other["max"]).alias("max"),
-        F.sqrt(squares / count).alias("stddev"),
-    )
-
-
-def _numbers(row: Column) -> Column:
-    return F.struct(*(row[name].alias(name) for name in NUMBERS))
-
-
-def is_same(one: Column, other: Column, names: Sequence[str]) -> Column:
-    """Return whether two structs have the same numbers, by _TOLERANCE where they are not exact."""
-    same = F.lit(True)
-    for name in names:
-        now, before = one[name], other[name]
-        if name in _EXACT:
-            same = same & now.eqNullSafe(before)
-        else:
-            near = F.abs(now - before) <= F.lit(_TOLERANCE) * F.greatest(F.lit(1.0), F.abs(now), F.abs(before))
-            same = same & F.coalesce(near, F.lit(False))
-    return same
-
-
-def _type_name(avro: Any) -> str:
-    if isinstance(avro, str):
-        return avro
-    return "timestamp" if avro.get("logicalType") == "timestamp-millis" else str(avro["type"])

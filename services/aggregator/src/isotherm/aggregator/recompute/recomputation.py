@@ -96,23 +96,26 @@ class Recomputation:
     def _correct(
         self, end: ExitStack, known: DataFrame, scope: Scope, *, dry_run: bool, input_topics: Sequence[str] | None
     ) -> Outcome:
-        settings, length = self._settings, (self._settings.window_ms, self._settings.slide_ms)
-        present = settings.judgement
+        settings, measures = self._settings, self._settings.measures
+        length, names, present = (settings.window_ms, settings.slide_ms), measures.numbers, settings.judgement
         revision, judgements = self._revision(known), [present, *(corrections.judgements(known) - {present})]
         if input_topics:
             on_time = self._topics.on_time(scope.span, input_topics)
-            known = corrections.with_rebuilt(known, corrections.aggregate(on_time, scope, *length), present)
+            rebuilt = corrections.aggregate(on_time, scope, *length, measures)
+            known = corrections.with_rebuilt(known, rebuilt, present, names)
         else:
             known = known.withColumns({"is_rebuilt": F.lit(False), "is_incomplete": F.lit(False)})
         late = self._topics.late_readings(scope.span, judgements, input_topics or ())
         if len(judgements) == 1 and self._topics.late_judgements(scope.span) <= {str(present)}:
             # As almost always: one judgement made all rows and all late readings.
             late = late.where(F.col(JUDGED_BY) == F.lit(str(present)))
-            late_windows = corrections.aggregate(late, scope, *length).withColumn(JUDGED_BY, F.lit(str(present)))
+            late_windows = corrections.aggregate(late, scope, *length, measures.of_unique)
+            late_windows = late_windows.withColumn(JUDGED_BY, F.lit(str(present)))
         else:
-            late_windows = corrections.aggregate_late(persisted(end, late), judgements, scope, *length)
+            late = persisted(end, late)
+            late_windows = corrections.aggregate_late(late, judgements, scope, *length, measures)
             late_windows = corrections.of_their_originals(late_windows, known, present)
-        rows = persisted(end, corrections.merged(known, late_windows))
+        rows = persisted(end, corrections.merged(known, late_windows, names))
         counts = rows.agg(
             F.count(F.lit(1)).alias("windows"),
             F.count_if("is_correction").alias("corrected"),
@@ -146,16 +149,16 @@ class Recomputation:
         return outcome
 
     def _write_windows(self, rows: DataFrame, outcome: Outcome) -> None:
-        topic = self._settings.output_topic
+        topic, measures = self._settings.output_topic, self._settings.measures
         if outcome.rebuilt_windows:
             originals = rows.where(F.col("original").isNotNull()).select(*AGGREGATE_IDENTITY, JUDGED_BY, "original.*")
             originals = windows.with_revision(originals, outcome.revision - 1)
             judged_by = headers.made({headers.JUDGED_BY: F.col(JUDGED_BY)})
-            self._outputs.write(windows.to_aggregate_topic(originals, self._aggregate_id, judged_by), topic)
+            self._outputs.write(windows.to_aggregate_topic(originals, self._aggregate_id, judged_by, measures), topic)
         if outcome.corrected_windows:
             corrected = windows.with_revision(rows.where("is_correction"), outcome.revision)
             both = headers.made({headers.JUDGED_BY: F.col(JUDGED_BY), headers.LATE_READINGS: F.col("late_readings")})
-            self._outputs.write(windows.to_aggregate_topic(corrected, self._aggregate_id, both), topic)
+            self._outputs.write(windows.to_aggregate_topic(corrected, self._aggregate_id, both, measures), topic)
 
     def _final(self, known: DataFrame, span: Span, settled_ms: int) -> Span:
         """Return the part of `span` whose windows the service has all written, and will not write again."""
@@ -188,8 +191,8 @@ class Recomputation:
         return Span(span.from_ms, end_ms)
 
     def _published(self, end: ExitStack, scope: Scope) -> DataFrame:
-        topic = self._settings.output_topic
-        return self._outputs.published(end, topic, windows.AGGREGATE, AGGREGATE_IDENTITY, scope)
+        topic, reader = self._settings.output_topic, windows.aggregate_schema(self._settings.measures)
+        return self._outputs.published(end, topic, reader, AGGREGATE_IDENTITY, scope)
 
     def _revision(self, known: DataFrame) -> int:
         """Return a revision above all that are known; the next one is that of the corrections."""

@@ -23,7 +23,7 @@ from isotherm.aggregator.recompute.automatic import AutomaticCorrections, Source
 from isotherm.aggregator.recompute.corrections import Span
 from isotherm.aggregator.recompute.followed_topic import FollowedTopic
 from isotherm.aggregator.recompute.recomputation import Outcome, Recomputation, RecomputeError
-from isotherm.aggregator.recompute.topic_reader import TopicReader, removed_until_ms
+from isotherm.aggregator.recompute.topic_reader import TopicReader, correction_topics, removed_until_ms
 from isotherm.aggregator.recompute.turns import TurnsThread
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session as sessions
@@ -158,7 +158,7 @@ def _verify_retention(settings: AggregatorSettings, input_topics: list[str], bro
     else:
         removed_ms = removed_until_ms(settings, broker, time.time_ns() // 1_000_000)
     if removed_ms is not None and span.from_ms <= removed_ms:
-        names = input_topics or [settings.late_topic, settings.output_topic]
+        names = input_topics or correction_topics(settings, broker)
         after = datetime.fromtimestamp(removed_ms / 1000, UTC).isoformat(timespec="milliseconds")
         raise RecomputeError(
             f"{', '.join(names)}: retention has removed records of this time, and windows without them would be "

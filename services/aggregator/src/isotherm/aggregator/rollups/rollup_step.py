@@ -17,9 +17,9 @@ from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, GROUP_
 from isotherm.aggregator.recompute.followed_topic import FollowedTopic
 from isotherm.aggregator.recompute.output_topics import OutputTopics, persisted
 from isotherm.aggregator.recompute.topic_reader import removed_until_ms
-from isotherm.aggregator.rollup_plan import Rollup
 from isotherm.aggregator.rollups import merging
 from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.windowing.rollup_plan import Rollup
 from isotherm.servicekit import logs
 
 _log = logs.logger(__name__)
@@ -119,8 +119,9 @@ class RollupStep:
             known = merging.of_length(
                 self._published(end, rollup.output_topic, Scope(span, frozenset(starts_ms))), rollup.length_ms
             )
-            made = merging.rolled_up(parts, rollup, starts_ms)
-            rows = persisted(end, merging.to_publish(made, known, self._incomplete_until_ms))
+            measures = self._settings.measures
+            made = merging.rolled_up(parts, rollup, starts_ms, measures.numbers)
+            rows = persisted(end, merging.to_publish(made, known, self._incomplete_until_ms, measures.numbers))
             counts = rows.agg(F.count_if("is_new").alias("new"), F.count_if("is_fewer").alias("fewer")).collect()[0]
             if counts["fewer"]:
                 _log.error(
@@ -131,7 +132,8 @@ class RollupStep:
             revision = self._revision(known)
             numbered = windows.with_revision(rows, revision)
             if counts["new"]:
-                new = windows.to_aggregate_topic(numbered.where("is_new"), self._aggregate_id, headers.made({}))
+                rows_to_write, no_headers = numbered.where("is_new"), headers.made({})
+                new = windows.to_aggregate_topic(rows_to_write, self._aggregate_id, no_headers, measures)
                 self._outputs.write(new, rollup.output_topic)
             self._metrics.published.labels(rollup.name).inc(counts["new"])
             groups = self._publish_groups(end, numbered, Scope(span, frozenset(starts_ms)))
@@ -155,7 +157,8 @@ class RollupStep:
         return count
 
     def _published(self, end: ExitStack, topic: str, scope: Scope) -> DataFrame:
-        return self._outputs.published(end, topic, windows.AGGREGATE, AGGREGATE_IDENTITY, scope)
+        reader = windows.aggregate_schema(self._settings.measures)
+        return self._outputs.published(end, topic, reader, AGGREGATE_IDENTITY, scope)
 
     def _revision(self, known: DataFrame) -> int:
         """Return a revision above all that are known."""

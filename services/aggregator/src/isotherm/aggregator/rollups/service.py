@@ -16,11 +16,11 @@ from isotherm.aggregator.recompute.followed_topic import FollowedTopic
 from isotherm.aggregator.recompute.output_topics import OutputTopics
 from isotherm.aggregator.recompute.topic_reader import TopicReader
 from isotherm.aggregator.recompute.turns import TurnsThread
-from isotherm.aggregator.rollup_plan import Rollup
 from isotherm.aggregator.rollups import merging
 from isotherm.aggregator.rollups.rollup_step import RollupStep
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark.kafka_options import java_options, redacted
+from isotherm.aggregator.windowing.rollup_plan import Rollup
 from isotherm.servicekit.avro import SchemaRegistry
 
 _REQUEST_TIMEOUT_S = 30.0
@@ -59,8 +59,10 @@ def rollups_beside(
         def turn() -> bool:
             final_ms = metrics.watermark_ms
             if final_ms is not None:
-                for step in steps:
-                    final_ms = step.advance(final_ms)
+                for rollup, step in zip(settings.rollups, steps, strict=True):
+                    until_ms = step.advance(final_ms)
+                    # Nothing is made of sliding windows, so that nothing has to wait for the last of them.
+                    final_ms = until_ms if rollup.slide_ms is None else final_ms
             return False
 
         options = java_options(settings.kafka)
@@ -86,7 +88,8 @@ def _new_starts(
 
 def _schema_ids(rollup: Rollup, settings: AggregatorSettings, registry: SchemaRegistry) -> tuple[int, int]:
     """Return the schema ids of a roll-up's aggregates and groups; 0 for groups that it has not."""
-    aggregate_id = registry.schema_id(f"{rollup.output_topic}-value", windows.AGGREGATE)
+    writer = windows.aggregate_schema(settings.measures)
+    aggregate_id = registry.schema_id(f"{rollup.output_topic}-value", writer)
     if not rollup.grouped_topic or not settings.group_attributes:
         return aggregate_id, 0
     return aggregate_id, registry.schema_id(f"{rollup.grouped_topic}-value", windows.GROUP)

@@ -53,7 +53,8 @@ class Queries:
         """
         settings = self._settings
         self._use_own_scheduler_pool(WINDOWS)
-        decoded = readings.decode(self._records(with_headers=False), ids, self._where)
+        measures = settings.measures
+        decoded = readings.decode(self._records(with_headers=False), ids, self._where, measures.reading_fields)
         on_time = readings.on_time(decoded, self._reject_reason(ids)).observe(
             READINGS_OBSERVED,
             F.count(F.lit(1)).alias("on_time"),
@@ -67,9 +68,9 @@ class Queries:
             .load()
             .select(F.timestamp_millis(F.col("value").cast("string").cast("long")).alias("event_time"))
         )
-        timed = windows.with_clock(on_time, clock, settings.watermark_delay_ms)
+        timed = windows.with_clock(on_time, clock, settings.watermark_delay_ms, measures)
         return (
-            windows.in_epoch_ms(windows.aggregate(timed, settings.window_ms, settings.slide_ms))
+            windows.in_epoch_ms(windows.aggregate(timed, settings.window_ms, settings.slide_ms, measures))
             .writeStream.queryName(WINDOWS)
             .outputMode("append")
             .foreachBatch(self._sink)

@@ -57,7 +57,7 @@ class WindowSink:
         self._complete_after_ms = complete_after_ms
         self._options = {**kafka_options, **SINK_OPTIONS}
         self._aggregate_id, self._group_id = schema_ids
-        self._aggregate_record = records.aggregate_encoder(self._aggregate_id)
+        self._aggregate_record = records.aggregate_encoder(self._aggregate_id, settings.measures)
         self._group_record = records.group_encoder(self._group_id)
         self._plans = plans
         self._devices = devices_table
@@ -97,7 +97,8 @@ class WindowSink:
         return self._devices.attributes_as_of(session, plan.batch_id)
 
     def _write_small(self, finished: DataFrame, plan: PlannedBatch) -> bool:
-        rows: list[Row] = [{**row.asDict(), "revision": plan.timestamp_ms} for row in finished.collect()]
+        derived = windows.with_derived(finished, self._settings.measures)
+        rows: list[Row] = [{**row.asDict(recursive=True), "revision": plan.timestamp_ms} for row in derived.collect()]
         devices: Attributes | None = {}
         if rows and self._settings.group_attributes:
             devices = self._attributes(plan, finished.sparkSession)
@@ -112,6 +113,7 @@ class WindowSink:
         judged_by = {headers.JUDGED_BY: self._judged_by.encode()}
         self._producer.send(((topic, *self._aggregate_record(row)) for row in rows), judged_by)
         self._metrics.windows_emitted.inc(len(rows))
+        self._metrics.duplicates.inc(sum(row.get("duplicates", 0) for row in rows))
         if self._settings.group_attributes:
             self._write_small_groups(rows, devices)
         return True
@@ -134,9 +136,11 @@ class WindowSink:
             if count == 0:
                 return False
             judged_by = headers.made({headers.JUDGED_BY: F.lit(self._judged_by)})
-            records_of_rows = windows.to_aggregate_topic(rows, self._aggregate_id, judged_by)
+            records_of_rows = windows.to_aggregate_topic(rows, self._aggregate_id, judged_by, self._settings.measures)
             self._write(records_of_rows, self._settings.output_topic)
             self._metrics.windows_emitted.inc(count)
+            if self._settings.deduplicate:
+                self._metrics.duplicates.inc(rows.agg(F.sum("duplicates").alias("copies")).collect()[0]["copies"] or 0)
             if self._settings.group_attributes:
                 self._write_groups(rows, plan.batch_id)
             return True
@@ -195,7 +199,8 @@ def output_schema_ids(settings: AggregatorSettings, registry: SchemaRegistry) ->
 
     Raises SchemaNotRegisteredError and RegistryUnavailableError.
     """
-    aggregate_id = registry.schema_id(f"{settings.output_topic}-value", windows.AGGREGATE)
+    writer = windows.aggregate_schema(settings.measures)
+    aggregate_id = registry.schema_id(f"{settings.output_topic}-value", writer)
     if not settings.group_attributes:
         return aggregate_id, 0
     return aggregate_id, registry.schema_id(f"{settings.grouped_topic}-value", windows.GROUP)
