@@ -61,6 +61,7 @@ def test_a_mapping_from_the_schema() -> None:
         (["null", "int"], {"type": "integer"}),
         ({"type": "array", "items": "float"}, {"type": "float"}),
         ({"type": "map", "values": "string"}, {"type": "flattened", "ignore_above": 8191}),
+        ({"type": "map", "values": "bytes"}, {"type": "object", "enabled": False}),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, {"type": "keyword", "ignore_above": 8191}),
         ({"type": "fixed", "name": "F", "size": 2}, {"type": "binary"}),
         ({"type": "int", "logicalType": "date"}, {"type": "date", "format": "strict_date"}),

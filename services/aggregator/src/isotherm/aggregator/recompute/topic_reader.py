@@ -62,6 +62,11 @@ class TopicReader:
         Runs a Spark job. Raises BrokerError and RegistryUnavailableError.
         """
         present = self._settings.judgement
+        # None was appended earlier than this before it was measured.
+        begin_ms = span.from_ms - max(
+            limits.max_skew_ms + limits.max_publish_delay_ms
+            for limits in (one.timeliness for one in (present, *judgements))
+        )
         # No reading on time is appended later than this. Where records carry their producers' times, which may go
         # backwards, all of them are read.
         until_ms = span.to_ms + max(
@@ -70,7 +75,7 @@ class TopicReader:
         )
         is_timed = self._settings.require_log_append_time
         ends_ms = until_ms + self._settings.read_margin_ms if is_timed else None
-        records = self.records(self._broker.input_topics(self._settings), self._begin_ms(span), ends_ms)
+        records = self.records(self._broker.input_topics(self._settings), begin_ms, ends_ms)
         ids, decoded = self._decoded(records)
 
         def reason(one: Judgement) -> Column:

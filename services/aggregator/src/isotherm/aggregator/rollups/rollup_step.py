@@ -74,10 +74,12 @@ class RollupStep:
 
     def _portions(self, starts_ms: list[int]) -> Iterator[frozenset[int]]:
         """Yield windows that lie near each other, and not too many of them: what is read is the span between them."""
-        most = max(1, _MAX_PARTS_AT_ONCE * self._rollup.part_ms // self._rollup.length_ms)
+        rollup = self._rollup
+        # Each part lies in length / step windows, and is merged in each.
+        most = max(1, _MAX_PARTS_AT_ONCE * rollup.part_ms * rollup.step_ms // rollup.length_ms**2)
         portion: list[int] = []
         for start_ms in starts_ms:
-            if portion and start_ms >= portion[0] + most * self._rollup.length_ms:
+            if portion and start_ms >= portion[0] + most * rollup.length_ms:
                 yield frozenset(portion)
                 portion = []
             portion.append(start_ms)

@@ -25,9 +25,16 @@ def values(fields: Sequence[str]) -> list[Column]:
 def _value(name: str) -> Column:
     field, _, entry = name.partition(".")
     if entry:
-        return F.try_element_at(F.col(field), F.lit(entry))
+        return _sketchable(F.try_element_at(F.col(field), F.lit(entry)))
+    if field == "unit":
+        return _sketchable(F.col(field))
     # 0.0 and -0.0 are one value, and have one text only after an addition.
     return (F.col(field) + F.lit(0.0)).cast("string") if field == "value" else F.col(field)
+
+
+def _sketchable(text: Column) -> Column:
+    """Return texts with a character before them: a sketch passes over an empty text, which is a value, too."""
+    return F.concat(F.lit(" "), text)
 
 
 def sketch(name: str) -> Column:

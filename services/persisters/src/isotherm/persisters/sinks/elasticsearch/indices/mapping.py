@@ -27,6 +27,8 @@ _OF_MAP: Mapping[Product, Mapping[str, Any]] = {
     Product.OPENSEARCH: {"type": "flat_object"},
 }
 """A single field for a map: its keys come from devices and must not become fields of the mapping."""
+_UNSEARCHED: Mapping[str, Any] = {"type": "object", "enabled": False}
+"""For a map of bytes, which is stored and not searched: each would be a long term of its own."""
 _LOGICAL: Mapping[str, Mapping[str, Any]] = {
     "timestamp-millis": {"type": "date", "format": _DATE_FORMAT},
     "timestamp-micros": {"type": "date", "format": _DATE_FORMAT},
@@ -60,7 +62,7 @@ def _field(avro: Any, product: Product) -> Mapping[str, Any] | None:
     if kind == "array":
         return _field(avro["items"], product)
     if kind == "map":
-        return _OF_MAP[product]
+        return _UNSEARCHED if avro["values"] == "bytes" else _OF_MAP[product]
     if kind == "record":
         inner = {one["name"]: one["type"] for one in avro["fields"]}
         return {"type": "object", "properties": properties(inner, product)}
