@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
@@ -14,6 +15,7 @@ from sink_world import Writing
 from isotherm.persisters.api.columnar_rows import ColumnarRows
 from isotherm.persisters.api.ownership import Ownership, OwnershipLostError
 from isotherm.persisters.api.row import Batch, Row
+from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -131,3 +133,59 @@ def test_a_rule_on_insert_is_obeyed(postgresql: Any) -> None:
     with closing(Table(postgresql, "of_rules", is_new=False)) as table:
         assert table.write(level("b")) == []
         assert [row["device"] for row in table.rows()] == ["a"]
+
+
+OTHER_NUMBER = "ALTER TABLE {0} ALTER large TYPE double precision"
+NO_NUMBER = "ALTER TABLE {0} ALTER large TYPE timestamptz USING to_timestamp(0)"
+NO_KEY = "ALTER TABLE {0} DROP CONSTRAINT {0}_pkey"
+RULE = "CREATE RULE none AS ON INSERT TO {0} DO INSTEAD NOTHING"
+
+
+@pytest.mark.parametrize(
+    ("change", "refused", "as_rows"),
+    [
+        (OTHER_NUMBER, False, False),
+        (OTHER_NUMBER, False, True),
+        (NO_NUMBER, True, False),
+        (NO_KEY, True, False),
+        (NO_KEY, True, True),
+        (RULE, False, False),
+        (RULE, False, True),
+    ],
+)
+def test_a_table_that_was_changed_is_looked_at_again(
+    postgresql: Any, change: str, refused: bool, as_rows: bool
+) -> None:
+    with closing(Table(postgresql, "of_changes")) as table:
+        assert table.write(level("a"), as_rows=as_rows) == []
+        table.execute(change.format(table.name))
+        with pytest.raises(Unavailable, match="has changed"):
+            table.write(level("b"), as_rows=as_rows)
+        assert [row["device"] for row in table.rows()] == ["a"]
+        if refused:
+            with contextlib.suppress(SinkConfigError):
+                assert len(table.write(level("b"), as_rows=as_rows)) == 1
+            assert [row["device"] for row in table.rows()] == ["a"]
+        else:
+            assert table.write(level("b", large=7), as_rows=as_rows) == []
+            assert [row["large"] for row in table.rows()][1:] in ([7.0], [])
+
+
+def test_a_key_that_is_checked_at_the_end_gets_no_copy(postgresql: Any) -> None:
+    with closing(Table(postgresql, "of_deferred")) as table:
+        assert table.write(level("a")) == []
+        table.execute(f"ALTER TABLE {table.name} DROP CONSTRAINT {table.name}_pkey")
+        table.execute(f"ALTER TABLE {table.name} ADD PRIMARY KEY (device, at) DEFERRABLE INITIALLY DEFERRED")
+        with pytest.raises(Unavailable, match="has changed"):
+            table.write(level("b"))
+        assert [row["device"] for row in table.rows()] == ["a"]
+
+
+def test_texts_are_texts_whatever_encoding_the_environment_asks_for(
+    postgresql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    with closing(Table(postgresql, "of_encodings")) as table:
+        assert table.write(level("Z\u00fcrich")) == []
+        (row,) = table.execute(f"SELECT octet_length(device) AS size FROM {table.name}")
+        assert row["size"] == len("Z\u00fcrich".encode())

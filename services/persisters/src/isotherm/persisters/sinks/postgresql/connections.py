@@ -156,6 +156,8 @@ class Connections:
             "sslrootcert": files.authorities,
             "sslcert": files.certificate,
             "sslkey": files.key,
+            # Of binary COPY: what else the database or the environment may say.
+            "client_encoding": "utf8",
         }
         try:
             inner = psycopg.connect(

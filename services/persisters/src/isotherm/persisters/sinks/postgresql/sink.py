@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -24,12 +24,16 @@ from isotherm.persisters.sinks.postgresql.connector_keys import PREFIX
 from isotherm.persisters.sinks.postgresql.direct_copies import DirectCopies
 from isotherm.persisters.sinks.postgresql.errors import Meaning, meaning_of, reason_of
 from isotherm.persisters.sinks.postgresql.sql import Table
-from isotherm.persisters.sinks.postgresql.tables import Tables
+from isotherm.persisters.sinks.postgresql.tables import Tables, is_unchanged
 from isotherm.persisters.sinks.postgresql.values import Convert
 
 
 class _RowsRefusedError(Exception):
     """PostgreSQL refused a transaction because of one of its rows; the cause says why."""
+
+
+class _TableChangedError(Exception):
+    """A table has other columns, another key, or something that keeps COPY from doing what INSERT does."""
 
 
 class _ColumnCopy(NamedTuple):
@@ -146,7 +150,7 @@ class PostgresqlSink:
         Whatever PostgreSQL has against it, the merge finds out what is wrong. Raises psycopg's errors of a server that
         is not available, OwnershipLostError.
         """
-        tables = {run.table.qualified for run in parts}
+        tables = {row.target: run.table for run in parts for row in run.rows[:1]}
         if any(run.is_deletion or not run.table.takes_copy for run in parts):
             return False
 
@@ -172,7 +176,8 @@ class PostgresqlSink:
                     with cursor.copy(statement) as writing:
                         writing.write(body)
 
-            return self._is_copied({table.qualified for table, _, _ in known}, batches, copy)
+            tables = {batch.rows[0].target: copy.table for batch, copy in zip(batches, known, strict=True)}
+            return self._is_copied(tables, batches, copy)
 
     def _columns_of(self, batch: Batch) -> _ColumnCopy | None:
         rows, write = batch.rows, self._binary_rows
@@ -190,23 +195,33 @@ class PostgresqlSink:
         return _ColumnCopy(table, sql.copy_into(table.qualified, rows.columns, is_binary=True).encode(), body)
 
     def _is_copied(
-        self, tables: Collection[str], batches: Sequence[Batch], copy: Callable[[psycopg.Cursor[Any]], None]
+        self, tables: Mapping[str, Table], batches: Sequence[Batch], copy: Callable[[psycopg.Cursor[Any]], None]
     ) -> bool:
-        """Execute COPY in a transaction; False if PostgreSQL refuses it, or is not worth a try."""
-        if not self._copies.is_worth_a_try(tables):
+        """Execute COPY into tables, by target, in a transaction; False if PostgreSQL refuses it, or is not worth a try.
+
+        Raises Unavailable if a table is not what is known of it: COPY takes bytes for any type that has so many, and
+        rows whose keys no index keeps apart.
+        """
+        names = {table.qualified for table in tables.values()}
+        if not self._copies.is_worth_a_try(names):
             return False
         try:
             with self._connections.connection() as connection, connection.inner.transaction():
                 with connection.inner.cursor() as cursor:
                     copy(cursor)
+                if not all(is_unchanged(table, connection.inner) for table in tables.values()):
+                    raise _TableChangedError
                 for batch in batches:
                     batch.ownership.check()
+        except _TableChangedError as error:
+            self._tables.forget(tables)
+            raise Unavailable(f"PostgreSQL: one of these tables has changed: {', '.join(sorted(names))}") from error
         except psycopg.Error as error:
             if _meaning(error) is Meaning.TRANSIENT:
                 raise
-            self._copies.note_refused(tables)
+            self._copies.note_refused(names)
             return False
-        self._copies.note_new(tables)
+        self._copies.note_new(names)
         return True
 
     @staticmethod

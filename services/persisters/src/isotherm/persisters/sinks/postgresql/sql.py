@@ -52,7 +52,9 @@ class Table:
     day_column: str | None = None
     """The only column of a partitioning by range, if it is a time; None for any other table."""
     takes_copy: bool = True
-    """Whether COPY of new rows does what INSERT does: no rule and no GENERATED ALWAYS AS IDENTITY says otherwise."""
+    """Whether COPY of new rows does what INSERT does, and finds keys that are there: no rule, no GENERATED ALWAYS AS
+    IDENTITY and no DEFERRABLE key says otherwise.
+    """
 
     @property
     def qualified(self) -> str:

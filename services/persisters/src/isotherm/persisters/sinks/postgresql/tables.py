@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import Any
 
@@ -25,19 +25,17 @@ _LOOK_AGAIN_S = 1.0
 """Shortest time between two queries for a table whose rows fit no column, however many of them a topic holds."""
 
 _COLUMNS = """
-    SELECT a.attname, format_type(a.atttypid, a.atttypmod), coalesce(array_position(i.indkey::int2[], a.attnum), -1)
-    FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
-    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+    SELECT a.attname, format_type(a.atttypid, a.atttypmod), coalesce(array_position(i.indkey::int2[], a.attnum), -1),
+        c.relhasrules OR coalesce(NOT i.indimmediate, false) OR a.attidentity = 'a'
+    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
+    WHERE c.oid = to_regclass(%s) ORDER BY a.attnum
 """
 _DAY_COLUMN = """
     SELECT a.attname FROM pg_partitioned_table p
     JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
-    WHERE p.partrelid = %s AND p.partstrat = 'r' AND p.partnatts = 1 AND a.atttypid = 'timestamptz'::regtype
-"""
-_TAKES_COPY = """
-    SELECT NOT c.relhasrules
-        AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attidentity = 'a')
-    FROM pg_class c WHERE c.oid = %s
+    WHERE p.partrelid = to_regclass(%s) AND p.partstrat = 'r' AND p.partnatts = 1
+        AND a.atttypid = 'timestamptz'::regtype
 """
 
 
@@ -158,21 +156,34 @@ class Tables:
     def _look_up(self, connection: psycopg.Connection[Any], schema: str, name: str) -> Table | None:
         with connection.transaction():
             qualified = f"{sql.quoted(schema)}.{sql.quoted(name)}"
-            (oid,) = connection.execute("SELECT to_regclass(%s)::oid", (qualified,)).fetchone() or (None,)
-            if oid is None:
+            columns = connection.execute(_COLUMNS, (qualified,)).fetchall()
+            if not columns:
                 return None
-            columns = connection.execute(_COLUMNS, (oid,)).fetchall()
-            (takes_copy,) = connection.execute(_TAKES_COPY, (oid,)).fetchone() or (False,)
-            by_day = connection.execute(_DAY_COLUMN, (oid,)).fetchone() if self._is_by_day else None
-        key = sorted((place, column) for column, _, place in columns if place >= 0)
-        return Table(
-            schema,
-            name,
-            {column: type_ for column, type_, _ in columns},
-            [column for _, column in key],
-            None if by_day is None else by_day[0],
-            takes_copy,
-        )
+            by_day = connection.execute(_DAY_COLUMN, (qualified,)).fetchone() if self._is_by_day else None
+        return _table(schema, name, columns, None if by_day is None else by_day[0])
+
+
+def is_unchanged(table: Table, connection: psycopg.Connection[Any]) -> bool:
+    """Whether the columns that are known of a table, its key, and whether it takes COPY are still as they are known.
+
+    In a transaction that has copied into the table, nobody can change them until its end.
+    """
+    columns = connection.execute(_COLUMNS, (table.qualified,)).fetchall()
+    now = _table(table.schema, table.name, columns, table.day_column)
+    are_typed_alike = all(now.columns.get(column) == type_ for column, type_ in table.columns.items())
+    return are_typed_alike and (now.key, now.takes_copy) == (table.key, table.takes_copy)
+
+
+def _table(schema: str, name: str, columns: Sequence[Sequence[Any]], day_column: str | None) -> Table:
+    key = sorted((place, column) for column, _, place, _ in columns if place >= 0)
+    return Table(
+        schema,
+        name,
+        {column: type_ for column, type_, _, _ in columns},
+        [column for _, column in key],
+        day_column,
+        not any(is_in_the_way for *_, is_in_the_way in columns),
+    )
 
 
 def key_columns(plan: Plan) -> list[str]:
