@@ -53,7 +53,7 @@ _BEHIND_WAIT_S = 0.005
 _CONFIRMATION_RETRY_MS = 500.0
 """Pause after a commit that was to confirm the membership, if Kafka refused it."""
 _READ_PAUSE_MS = 2_000.0
-"""How long polling stops after a write while all partition buffers are above their low mark.
+"""How long polling stops after a write while all buffers are above their low mark; five times that in a row at most.
 
 The loop does not pause the partitions for that: the client discards what it has fetched of a paused partition."""
 
@@ -110,8 +110,7 @@ class Loop:
         self.is_drained = True
         """False if a write had no answer when the task ended: its records are read again."""
         self._writers = Writers(settings.writers, sink, policy, send_dead_letters, observer, settings.limits)
-        self._next_commit_ms = self._next_confirmation_ms = 0.0
-        self._read_again_ms = 0.0
+        self._next_commit_ms = self._next_confirmation_ms = self._read_again_ms = self._poll_by_ms = 0.0
         self._pacing, self._read_messages = ReadPacing(), message_reader()
         self._failure: BaseException | None = None
         self._is_ending = False
@@ -195,6 +194,7 @@ class Loop:
     def _read(self, timeout_s: float) -> bool:
         """Read what is there, after waiting up to `timeout_s` seconds for the first message; False if there is none."""
         first = self._consumer.poll(timeout_s)
+        self._poll_by_ms = _now_ms() + 5 * _READ_PAUSE_MS
         if first is None:
             return False
         most = self.buffers.max_records_per_read
@@ -297,7 +297,7 @@ class Loop:
             if waiting <= self._without_schema:
                 self._health.ready("sink")
             self._observer.settled(buffer.partition, settled)
-            self._read_again_ms = _now_ms() + _READ_PAUSE_MS
+            self._read_again_ms = min(_now_ms() + _READ_PAUSE_MS, self._poll_by_ms)
         if batch is not None and batch.stopped_at is not None and settled is not None:
             self._failure = self._failure or TaskFailedError(batch.stopped_at)
 
