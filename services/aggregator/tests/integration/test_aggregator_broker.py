@@ -70,6 +70,14 @@ def test_a_partition_that_expired_whole_says_that_its_records_were_older_than_th
         ]
         resource = ConfigResource(ResourceType.TOPIC, late, incremental_configs=entries)
         admin.incremental_alter_configs([resource])[resource].result(30)
+        asked = ConfigResource(ResourceType.TOPIC, late)
+
+        def are_known() -> bool:
+            # The controller has them first.
+            found = admin.describe_configs([asked])[asked].result(30)
+            return all(found[entry.name].value == entry.value for entry in entries)
+
+        wait_for(are_known, "the topic's new configuration")
 
     broker = open_broker(settings)
 

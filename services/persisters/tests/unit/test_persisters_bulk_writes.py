@@ -293,7 +293,7 @@ def test_a_row_behind_an_unwritten_one_of_its_id_waits_also_in_another_partition
 @pytest.mark.parametrize(
     ("sink", "own", "expected"),
     [
-        ("parquet", {"url": "file:///srv"}, (50_000, 200_000, 128 * 1024 * 1024, 400_000, 60_000)),
+        ("parquet", {"url": "file:///srv"}, (50_000, 200_000, 64 * 1024 * 1024, 400_000, 60_000)),
         ("postgresql", {"database": "d"}, (2_000, 20_000, 32 * 1024 * 1024, 32_000, 0)),
     ],
 )
