@@ -13,7 +13,6 @@ the generator's arithmetic.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import tempfile
 import time
@@ -43,8 +42,6 @@ MOST_CPU_S = {30_000: 10.0}
 """Limit of the CPU seconds for a million readings, by number of devices."""
 MOST_OF_STREAMS = 1.3
 HEAP = "3g"
-STREAMS_JVM = (f"-Xmx{HEAP}", "-XX:+UseParallelGC", "-Dorg.apache.avro.fastread=true")
-"""The same options as the aggregator's JVM."""
 WINDOW_MS, LATENESS_MS, SKEW_MS = 60_000, 10_000, 5_000
 INPUT, OUTPUT, STREAMS_OUTPUT = "thermostat.data", "temperatures.aggregated", "bench.streams.aggregated"
 PARTITIONS = 4
@@ -126,14 +123,9 @@ class Bench:
             "lateness-ms": LATENESS_MS,
             "skew-ms": SKEW_MS,
             "streams.bootstrap.servers": self._kafka.bootstrap_servers,
-            "streams.num.stream.threads": os.cpu_count(),
-            "streams.max.poll.records": 5_000,
-            "streams.commit.interval.ms": 10_000,
-            # Room for all open windows, so that only commits write state to the changelog.
-            "streams.statestore.cache.max.bytes": 512 * 1024 * 1024,
         }
         folder = self._run_folder()
-        process = StreamsProcess(folder, classes, f"bench-{folder.name}", STREAMS_JVM, arguments)
+        process = StreamsProcess(folder, classes, f"bench-{folder.name}", HEAP, arguments)
         return self._measure(process, STREAMS_OUTPUT, self._expected)
 
     def _run_folder(self) -> Path:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -201,14 +200,8 @@ class Bench:
             "store": STORES[self._arguments.store],
             "emit": "on-window-close",
             "streams.bootstrap.servers": self._kafka.bootstrap_servers,
-            "streams.num.stream.threads": os.cpu_count(),
-            "streams.max.poll.records": 5_000,
-            "streams.commit.interval.ms": 10_000,
-            # Room for all open windows, so that only commits write state to the changelog.
-            "streams.statestore.cache.max.bytes": 512 * 1024 * 1024,
         }
-        jvm = (f"-Xmx{self._arguments.heap}", "-XX:+UseParallelGC", "-Dorg.apache.avro.fastread=true")
-        process = StreamsProcess(folder, classes, f"bench-{folder.name}", jvm, arguments)
+        process = StreamsProcess(folder, classes, f"bench-{folder.name}", self._arguments.heap, arguments)
         return self._measure(process, source, output, LATENESS_MS)
 
     def _measure(self, process: MeasuredProcess, source: str, output: str, final_ms: int) -> Measured:

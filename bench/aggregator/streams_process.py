@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from isotherm.schemas import schema
@@ -28,11 +29,12 @@ def compiled(folder: Path) -> Path:
 
 
 class StreamsProcess(MeasuredProcess):
-    """One run. `name` is the application id; it is new, so that state and changelog begin empty."""
+    """One run with the JVM options of the aggregator.
 
-    def __init__(
-        self, folder: Path, classes: Path, name: str, java_options: Sequence[str], arguments: Mapping[str, object]
-    ) -> None:
+    `name` is the application id; it is new, so that state and changelog begin empty. `heap` is as for `-Xmx`.
+    """
+
+    def __init__(self, folder: Path, classes: Path, name: str, heap: str, arguments: Mapping[str, object]) -> None:
         for record in ("SensorReading", "TemperatureAggregate"):
             (folder / f"{record}.avsc").write_text(json.dumps(schema(record, 1)), encoding="utf-8")
         values: dict[str, object] = {
@@ -43,10 +45,16 @@ class StreamsProcess(MeasuredProcess):
             "streams.auto.offset.reset": "earliest",
             "streams.compression.type": "lz4",
             "streams.linger.ms": 5,
+            "streams.num.stream.threads": os.cpu_count(),
+            "streams.max.poll.records": 5_000,
+            "streams.commit.interval.ms": 10_000,
+            # Room for all open windows, so that only commits write state to the changelog.
+            "streams.statestore.cache.max.bytes": 512 * 1024 * 1024,
             **arguments,
         }
         classpath = f"{Artifacts().folder('kafka-streams')}/*:{classes}"
-        command = [find_java().command, *java_options, "-cp", classpath, "StreamsWindows"]
+        options = (f"-Xmx{heap}", "-XX:+UseParallelGC", "-Dorg.apache.avro.fastread=true")
+        command = [find_java().command, *options, "-cp", classpath, "StreamsWindows"]
         super().__init__([*command, *(f"{key}={value}" for key, value in values.items())], folder / "streams.log")
 
     def read(self) -> int:

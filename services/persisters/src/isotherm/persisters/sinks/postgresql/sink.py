@@ -39,6 +39,7 @@ class _TableChangedError(Exception):
 class _ColumnCopy(NamedTuple):
     """What writes the columns of a batch."""
 
+    target: str
     table: Table
     statement: bytes
     body: bytes
@@ -172,12 +173,11 @@ class PostgresqlSink:
                 return False
 
             def copy(cursor: psycopg.Cursor[Any]) -> None:
-                for _, statement, body in known:
-                    with cursor.copy(statement) as writing:
-                        writing.write(body)
+                for each in known:
+                    with cursor.copy(each.statement) as writing:
+                        writing.write(each.body)
 
-            tables = {batch.rows[0].target: copy.table for batch, copy in zip(batches, known, strict=True)}
-            return self._is_copied(tables, batches, copy)
+            return self._is_copied({each.target: each.table for each in known}, batches, copy)
 
     def _columns_of(self, batch: Batch) -> _ColumnCopy | None:
         rows, write = batch.rows, self._binary_rows
@@ -192,7 +192,8 @@ class PostgresqlSink:
         body = binary_copy(rows, table, write)
         if body is None:
             return None
-        return _ColumnCopy(table, sql.copy_into(table.qualified, rows.columns, is_binary=True).encode(), body)
+        statement = sql.copy_into(table.qualified, rows.columns, is_binary=True).encode()
+        return _ColumnCopy(rows.target, table, statement, body)
 
     def _is_copied(
         self, tables: Mapping[str, Table], batches: Sequence[Batch], copy: Callable[[psycopg.Cursor[Any]], None]
