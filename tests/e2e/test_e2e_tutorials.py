@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tutorial_page import Step, links, missing, run, steps_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") if "```bash" in path.read_text("utf-8"))
@@ -18,7 +18,7 @@ LONGEST_S = 600.0
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(standard_ports: None, tmp_path: Path) -> Iterator[Path]:
     """A work tree whose `.stack` is its own; the servers that a page leaves running are stopped."""
     links(ROOT, tmp_path, iter((".git", ".stack")))
     yield tmp_path

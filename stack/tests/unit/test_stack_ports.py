@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -98,3 +100,23 @@ def test_a_port_in_use_by_udp_cannot_be_held() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind((ports.LOOPBACK, 0))
         assert not ports.hold(other.getsockname()[1])
+
+
+def test_whoever_needs_the_standard_ports_waits_for_the_one_that_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    had: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+
+        def second() -> None:
+            with ports.standard_ports_alone():
+                had.append("second")
+
+        with ports.standard_ports_alone():
+            waiting = pool.submit(second)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.3)
+            had.append("first")
+        waiting.result(10)
+    assert had == ["first", "second"]

@@ -34,7 +34,7 @@ def start_worker(world: World, console: Console, *command: str) -> None:
     until(f"{command[0]} is known", lambda: console.knows(group), process.log)
 
 
-def test_create_coap_source_and_hazelcast_sink_from_the_documents_files(world: World) -> None:
+def test_create_coap_source_and_hazelcast_sink_from_the_documents_files(standard_ports: None, world: World) -> None:
     console = world.console()
     world.forget(console, "coap-source", "hazelcast-sink")
     start_worker(world, console, "coap_ingest", "run")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import random
 import socket
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -131,6 +134,18 @@ def release(port: int) -> None:
     descriptor = _held.pop(port, None)
     if descriptor is not None:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def standard_ports_alone() -> Iterator[None]:
+    """Wait until no other process of this user is in such a block, and keep them waiting meanwhile.
+
+    For what must use the standard ports of the servers, or what connects to them because a document says `localhost`:
+    two such programs would find each other's servers.
+    """
+    with (Path(tempfile.gettempdir()) / f"isotherm-standard-ports-{os.getuid()}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _candidate(in_a_row: int) -> int:

@@ -175,6 +175,13 @@ def hazelcast_second(stack: Stack, hazelcast: Hazelcast) -> Iterator[Hazelcast]:
     stack.hazelcast_second.stop()
 
 
+@pytest.fixture
+def standard_ports() -> Iterator[None]:
+    """The standard ports of the servers, for this test; other tests that ask for them wait until it ends."""
+    with ports.standard_ports_alone():
+        yield
+
+
 @pytest.fixture(scope="module")
 def hazelcast_default_port(stack: Stack) -> Iterator[Hazelcast]:
     """A member of its own on 5701 for the tests of one module; they fail when another process has that port.
@@ -183,16 +190,17 @@ def hazelcast_default_port(stack: Stack) -> Iterator[Hazelcast]:
     session's member is on another.
     """
     port = DOCUMENTED_HAZELCAST_PORT
-    if not ports.hold(port):
-        pytest.fail(f"port {port} is taken by another process; this test needs it", pytrace=False)
-    folder, runtime = stack.folder / "hazelcast-default-port", stack.hazelcast.runtime
-    member = Hazelcast(folder, runtime, port=port, member_ports=(port,))
-    member.start()
-    try:
-        member.wait_ready()
-        yield member
-    finally:
-        member.stop()
+    with ports.standard_ports_alone():
+        if not ports.hold(port):
+            pytest.fail(f"port {port} is taken by another process; this test needs it", pytrace=False)
+        folder, runtime = stack.folder / "hazelcast-default-port", stack.hazelcast.runtime
+        member = Hazelcast(folder, runtime, port=port, member_ports=(port,))
+        member.start()
+        try:
+            member.wait_ready()
+            yield member
+        finally:
+            member.stop()
 
 
 @pytest.fixture(scope="session")
