@@ -29,6 +29,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 import generator
 from aggregator_process import AggregatorProcess
+from isotherm.aggregator.spark import properties
 from isotherm.cli.apply import apply
 from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
 from isotherm.schemas import schema
@@ -44,15 +45,7 @@ from streams_process import StreamsProcess, compiled
 
 OURS, STREAMS = "aggregator", "Kafka Streams"
 STORES = {"heap": "IN_MEMORY", "rocksdb": "ROCKS_DB"}
-_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-ROCKSDB = {
-    "spark.properties": json.dumps(
-        {
-            "spark.sql.streaming.stateStore.providerClass": _PROVIDER,
-            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        }
-    )
-}
+ROCKSDB = {"spark.properties": json.dumps({properties.STATE_STORE: properties.ROCKSDB})}
 PARTITIONS = 4
 WINDOW_MS, LATENESS_MS, SKEW_MS, PUBLISH_DELAY_MS, READ_MARGIN_MS = 60_000, 60_000, 60_000, 40_000, 5_000
 """The aggregator's defaults."""

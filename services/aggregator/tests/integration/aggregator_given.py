@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aggregator_world import (
@@ -42,6 +42,8 @@ class Given:
         self._producer = clients.producer(topics.kafka, topics.name)
         begin_ms = time.time_ns() // 1_000_000 - span_ms - LATER_MS
         self.end_ms = begin_ms + span_ms
+        self.newest_ms = self.end_ms + RULES.max_skew_ms
+        """No reading on time was measured later, apart from the one that completes all windows."""
         self.records = make_records(
             self.encode, begin_ms, readings=readings, span_ms=span_ms, late_share=late_share, years_ahead=years_ahead
         )
@@ -76,9 +78,10 @@ class Given:
         return [(checker.window_key(row), row) for row in rows]
 
 
-def has_read(process: Process) -> bool:
-    """Whether the windowed query has finished a batch."""
-    return process.metrics().get('isotherm_aggregator_input_records_total{query="windows"}', 0) > 0
+def has_read(process: Process, records: int = 1, *, by: Sequence[str] = ("windows",)) -> bool:
+    """Whether each of these queries has read so many records, or passed over them."""
+    found = process.metrics()
+    return all(found.get(f'isotherm_aggregator_input_records_total{{query="{name}"}}', 0) >= records for name in by)
 
 
 def has_no_lag(process: Process, topics: Topics) -> bool:

@@ -7,16 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from isotherm.aggregator.spark import properties
 from isotherm.stack.artifacts import Artifacts
 from isotherm.stack.servers.server import Runtime, Server, wait_all_ready
 from isotherm.stack.servers.storage.hdfs import HdfsDataNode, HdfsNameNode
 from isotherm.stack.servers.storage.s3 import S3
 
-ROCKSDB = {
-    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
-    "RocksDBStateStoreProvider",
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-}
+ROCKSDB = {properties.STATE_STORE: properties.ROCKSDB}
 BUCKET = "checkpoints"
 
 

@@ -29,6 +29,8 @@ from isotherm.simulators import checker
 from isotherm.stack import measurement
 from isotherm.stack.artifacts import Artifacts
 from isotherm.stack.class_archives import spark_classes
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 READING = schema("SensorReading", 1)
 RULES = checker.Rules(window_ms=10_000, allowed_lateness_ms=5_000, max_skew_ms=2_000)
@@ -39,7 +41,7 @@ CONTROL_TOPICS = {
     "isotherm.status": schema("TaskStatus", 1),
 }
 UNKNOWN_SCHEMA_ID = 987_654
-DEADLINE_S = 240.0
+DEADLINE_S = 600.0
 _POLL_S = 0.5
 SPAN_MS = 120_000
 READINGS = 20_000
@@ -90,6 +92,13 @@ class Topics:
         self.devices = f"{prefix}.devices"
         self.rollups = f"{prefix}.rollups"
         self.rollups_grouped = f"{prefix}.rollups.grouped"
+
+    @classmethod
+    def declared(cls, kafka: Kafka, registry: Registry, prefix: str) -> Self:
+        """Create the topics with this prefix, for the first version of the reading."""
+        topics = cls(kafka.bootstrap_servers, registry.url, prefix)
+        topics.declare([READING])
+        return topics
 
     @property
     def kafka(self) -> KafkaSettings:
@@ -276,17 +285,20 @@ class Process:
 
 
 def wait_for(
-    condition: Callable[[], bool], what: str, process: Process | None = None, timeout_s: float = DEADLINE_S
+    condition: Callable[[], bool],
+    what: str | Callable[[], object],
+    process: Process | None = None,
+    timeout_s: float = DEADLINE_S,
 ) -> None:
-    """Poll a condition of another process until it holds."""
+    """Poll a condition of another process until it holds. `what` it is may be asked for when it does not."""
     deadline = time.monotonic() + timeout_s
 
-    def tail() -> str:
-        return process.log_text()[-3_000:] if process else ""
+    def awaited() -> str:
+        return f"{what() if callable(what) else what}:\n{process.log_text()[-3_000:] if process else ''}"
 
     while not condition():
-        assert process is None or process.is_running(), f"the aggregator ended while waiting for {what}:\n{tail()}"
-        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}:\n{tail()}"
+        assert process is None or process.is_running(), f"the aggregator ended while waiting for {awaited()}"
+        assert time.monotonic() < deadline, f"waited {timeout_s} s for {awaited()}"
         # Between two questions to another process, which has no way to call us. Most of them read whole topics: asked
         # more often, they would take from the aggregator the processor that it needs to get there.
         time.sleep(_POLL_S)

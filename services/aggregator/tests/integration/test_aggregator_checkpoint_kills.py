@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from aggregator_file_events import FileEvents
 from aggregator_given import SETTINGS, Given, assert_all_is_right, has_no_lag
-from aggregator_world import READING, Process, Topics, wait_for
+from aggregator_world import Process, Topics, wait_for
 
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pyt
 KILLS = 24
 MOST_EVENTS = 150
 """A batch of both queries makes about 40 events."""
-TIMEOUT_S = 240.0
+TIMEOUT_S = 600.0
 LOGS = ("windows/offsets", "windows/commits", "rejects/offsets", "rejects/commits")
 FOLDERS = (*LOGS, "windows/state/0/0", "windows/state/0/1")
 """Where Spark writes for every batch."""
@@ -34,9 +34,7 @@ FOLDERS = (*LOGS, "windows/state/0/0", "windows/state/0/1")
 
 @pytest.fixture
 def topics(kafka: Kafka, registry: Registry) -> Topics:
-    declared = Topics(kafka.bootstrap_servers, registry.url, "aggregator-checkpoint-kills")
-    declared.declare([READING])
-    return declared
+    return Topics.declared(kafka, registry, "aggregator-checkpoint-kills")
 
 
 def logged(checkpoint: Path) -> Iterator[Path]:

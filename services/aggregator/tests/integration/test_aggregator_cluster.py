@@ -14,7 +14,7 @@ from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
 # Three JVMs of Spark: too much beside everything else that `make test` runs.
-pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 
 def own_spark_home(folder: Path) -> Path:

@@ -34,7 +34,7 @@ from isotherm.simulators import checker
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.integration
 
 HEADER = "aggregator.late_readings"
 JUDGED_BY = "aggregator.judged_by"

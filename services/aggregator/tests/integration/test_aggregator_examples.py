@@ -25,7 +25,6 @@ from isotherm.stack.servers.registry import Registry
 pytest_plugins = ("aggregator_spark",)
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(600),
     # pyspark leaves the socket of every collect() to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]

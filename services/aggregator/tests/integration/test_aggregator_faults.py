@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from aggregator_given import SETTINGS, Given, assert_all_is_right, has_no_lag, has_read
-from aggregator_world import READING, Process, Topics, wait_for
+from aggregator_world import Process, Topics, wait_for
 
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long]
 
 KILLS = 5
 YEARS_AHEAD = "device|0%"
@@ -25,9 +25,7 @@ YEARS_AHEAD = "device|0%"
 
 @pytest.fixture
 def topics(kafka: Kafka, registry: Registry, request: pytest.FixtureRequest) -> Topics:
-    declared = Topics(kafka.bootstrap_servers, registry.url, f"aggregator-{request.node.name}"[:100])
-    declared.declare([READING])
-    return declared
+    return Topics.declared(kafka, registry, f"aggregator-{request.node.name}"[:100])
 
 
 def test_five_kills_and_a_broker_restart_leave_every_window_right(

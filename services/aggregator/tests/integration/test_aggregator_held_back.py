@@ -22,7 +22,7 @@ from isotherm.simulators import checker
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 DELAY_MS = 2_000
 RULES = checker.Rules(window_ms=1_000, allowed_lateness_ms=1_000, max_skew_ms=1_000, publish_delay_ms=DELAY_MS)

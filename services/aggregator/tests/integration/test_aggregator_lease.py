@@ -20,7 +20,7 @@ from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 from isotherm.stack.servers.kafka import Kafka
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.integration
 
 _TIMEOUT_S = 4 * writer_lease.SESSION_S
 

@@ -23,7 +23,7 @@ from isotherm.simulators import checker
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long]
 
 OUTAGE_S = float(os.environ.get("OUTAGE_SECONDS", "600"))
 DELAY_MS = 5_000

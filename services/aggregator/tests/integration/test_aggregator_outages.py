@@ -16,7 +16,7 @@ from aggregator_world import DEADLINE_S, Process, Topics, wait_for
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long]
 
 SHUTDOWN_TIMEOUT_MS = 6_000
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from aggregator_given import SETTINGS, Given, assert_all_is_right, has_no_lag, has_read
 from aggregator_storage import ROCKSDB, STORAGES, Storage, all_jars
-from aggregator_world import READING, Process, Topics, wait_for
+from aggregator_world import Process, Topics, wait_for
 
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
@@ -28,9 +28,7 @@ TIMEOUT_S = 600.0
 @pytest.fixture
 def topics(kafka: Kafka, registry: Registry, request: pytest.FixtureRequest) -> Topics:
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    declared = Topics(kafka.bootstrap_servers, registry.url, f"aggregator-{name}")
-    declared.declare([READING])
-    return declared
+    return Topics.declared(kafka, registry, f"aggregator-{name}")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from isotherm.stack.servers.registry import Registry
 from isotherm.stack.servers.server import Runtime, wait_all_ready
 from isotherm.stack.servers.spark import SparkMaster, SparkWorker
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 EXAMPLE_MASTER = "spark://spark.example:7077"
 OWN_DEFAULTS = {"spark.cleaner.periodicGC.interval": "7min"}

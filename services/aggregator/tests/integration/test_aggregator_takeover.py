@@ -13,21 +13,19 @@ from pathlib import Path
 
 import pytest
 from aggregator_given import SETTINGS, Given, assert_all_is_right, has_no_lag, has_read
-from aggregator_world import READING, Process, Topics, wait_for
+from aggregator_world import Process, Topics, wait_for
 
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long]
 
 DROPPED = "isotherm_aggregator_rows_dropped_by_watermark_total"
 
 
 @pytest.fixture
 def topics(kafka: Kafka, registry: Registry) -> Topics:
-    declared = Topics(kafka.bootstrap_servers, registry.url, "aggregator-takeover")
-    declared.declare([READING])
-    return declared
+    return Topics.declared(kafka, registry, "aggregator-takeover")
 
 
 def send(process: Process, number: signal.Signals) -> None:

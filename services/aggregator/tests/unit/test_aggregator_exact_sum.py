@@ -107,7 +107,6 @@ def test_no_array_holds_the_members_of_a_group(spark: SparkSession) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_a_group_of_a_million_devices_needs_no_more_memory(spark: SparkSession) -> None:
     count = 1_000_000
     frame = members(spark, [[1.0]]).drop("sum", "min", "max").crossJoin(spark.range(count).repartition(8))

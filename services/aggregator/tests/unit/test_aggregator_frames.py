@@ -15,7 +15,7 @@ import fastavro
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator.frames import (
@@ -212,6 +212,19 @@ def test_values_are_decoded_once_per_record(spark: SparkSession) -> None:
     decoded = readings.decode(records(spark, [ENCODE[1](reading())]), IDS)
     plan = windows.aggregate(on_time(decoded), RULES.window_ms)._jdf.queryExecution().optimizedPlan().toString()
     assert plan.count("from_avro(") == len(IDS.known)
+
+
+def test_records_that_are_no_readings_on_time_are_counted_where_the_others_are(spark: SparkSession) -> None:
+    """The count decides whether the query of rejects reads them."""
+    sent = [ENCODE[1](reading()), b"nonsense", ENCODE[1](reading(ingest_time=99_000)), ENCODE[1](reading())]
+    decoded = readings.decode(records(spark, sent), IDS)
+    observation = Observation()
+    judged = readings.judged(decoded, readings.reject_reason(IDS, TIMELINESS))
+    observed = judged.observe(
+        observation, F.count("device_id").alias("on_time"), F.count_if(readings.is_rejected()).alias("rejected")
+    )
+    assert windows.aggregate(observed.where(~readings.is_rejected()), RULES.window_ms).collect()[0]["count"] == 2
+    assert observation.get == {"on_time": 2, "rejected": 2}
 
 
 def test_a_reading_that_was_held_back_is_late_by_the_brokers_time(spark: SparkSession) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,17 +11,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from isotherm.aggregator.frames import confluent_avro
 from isotherm.aggregator.metrics import Metrics, Standstill
+from isotherm.aggregator.offsets import by_topic
 from isotherm.aggregator.progress import Progress
 from isotherm.aggregator.spark.query_plans import QueryPlans
 from isotherm.aggregator.status import Status
 from isotherm.aggregator.supervision.batch_pacer import BatchPacer
+from isotherm.aggregator.supervision.rejected_ranges import OffsetRange, RejectedRanges
 from isotherm.aggregator.supervision.supervised_query import Cause, SupervisedQuery, cause_of
 from isotherm.connector.state.status import State
 from isotherm.servicekit.health import Health
 
 
 def progress(**changes: Any) -> str:
-    """What Spark 4.0.0 reports of a batch of the windowed query, shortened."""
+    """What Spark 4.2.0 reports of a batch of the windowed query, shortened."""
     return json.dumps(
         {
             "batchId": 4,
@@ -32,6 +35,7 @@ def progress(**changes: Any) -> str:
                 {"description": "KafkaV2[Subscribe[c.clock]]", "endOffset": {"c.clock": {"0": 3}}, "numInputRows": 1},
                 {
                     "description": "KafkaV2[Subscribe[thermostat.data]]",
+                    "startOffset": {"thermostat.data": {"0": 1}},
                     "endOffset": {"thermostat.data": {"0": 12, "1": 9}},
                     "numInputRows": 21,
                 },
@@ -45,10 +49,20 @@ def progress(**changes: Any) -> str:
 def test_progress_is_that_of_the_input_not_of_the_clock() -> None:
     parsed = Progress.parse(progress())
     assert parsed.input_rows == 21
+    assert parsed.read_from == {("thermostat.data", 0): 1}
     assert parsed.read_to == {("thermostat.data", 0): 12, ("thermostat.data", 1): 9}
     assert parsed.watermark_ms == 1_795_274_050_500
     assert (parsed.state_rows, parsed.dropped_rows) == (7, 2)
     assert parsed.newest_appended_ms == 1_700_000_000_000
+
+
+def test_a_store_that_counts_no_rows_says_nothing_about_open_windows() -> None:
+    parsed = Progress.parse(progress(), counts_state_rows=False)
+    assert parsed.state_rows is None
+    metrics = Metrics()
+    metrics.add("windows", parsed)
+    assert math.isnan(metrics.registry.get_sample_value("isotherm_aggregator_state_rows") or 0)
+    assert "state_rows" not in Status(Health(), metrics).counts()
 
 
 def test_progress_before_the_first_batch_has_no_offsets() -> None:
@@ -151,9 +165,16 @@ class Reports:
         self.kept.append(progress(batchId=number, timestamp=f"{number:06}", stateOperators=states))
 
 
-def supervised(reports: Reports, pacer: BatchPacer | None = None) -> SupervisedQuery:
+def supervised(
+    reports: Reports,
+    pacer: BatchPacer | None = None,
+    tells: RejectedRanges | None = None,
+    asks: RejectedRanges | None = None,
+) -> SupervisedQuery:
     plans = cast(QueryPlans, GivenPlans())
-    return SupervisedQuery("windows", lambda: cast(StreamingQuery, reports), plans, {}, pacer=pacer)
+    return SupervisedQuery(
+        "windows", lambda: cast(StreamingQuery, reports), plans, {}, pacer=pacer, tells=tells, asks=asks
+    )
 
 
 def test_no_batch_is_passed_over_without_saying_so() -> None:
@@ -195,6 +216,24 @@ def test_the_wait_for_the_commit_is_no_part_of_a_batch() -> None:
         reports.batch(number)
     assert [one.duration_ms for one in query.new_progress()] == [1_379, 1_379 - 2_000]
     assert not query.is_holding
+
+
+def test_records_that_were_passed_over_count_and_the_wait_for_the_other_query_does_not() -> None:
+    reads_s = iter([0.0, 1.0])
+    known = RejectedRanges(lambda: next(reads_s))
+    offsets = OffsetRange({("thermostat.data", 0): 1}, {("thermostat.data", 0): 21})
+    source = {"startOffset": by_topic(offsets.begins), "endOffset": by_topic(offsets.ends)}
+    told, asked = Reports(), Reports()
+    observed = {"readings": {"on_time": 20, "rejected": 0}}
+    told.kept.append(progress(batchId=4, sources=[{**source, "numInputRows": 20}], observedMetrics=observed))
+    asked.kept.append(progress(batchId=7, sources=[{**source, "numInputRows": 0}], observedMetrics={}))
+    windowed, rejects = supervised(told, tells=known), supervised(asked, asks=known)
+    windowed.start()
+    rejects.start()
+    assert len(windowed.new_progress()) == 1
+    assert not known.may_hold_rejects(7, offsets)
+    (batch,) = rejects.new_progress()
+    assert (batch.input_rows, batch.passed_over, batch.duration_ms) == (20, 20, 1_379 - 1_000)
 
 
 def test_a_service_that_rests_does_not_stand_still() -> None:

@@ -129,6 +129,7 @@ def test_a_remote_checkpoint_is_written_as_its_file_system_can() -> None:
     assert name not in of_session("checkpoint_dir=hdfs://host/c")
     assert name not in of_session(f"checkpoint_dir={REMOTE}", has_class=has_none)
     assert of_session(f"checkpoint_dir={REMOTE}")[name] == promised_properties.ABORTABLE_FILE_MANAGER
+    assert of_session(f"checkpoint_dir={REMOTE}")["spark.hadoop.fs.s3a.input.stream.type"] == "classic"
     for allowed in (promised_properties.CONTEXT_FILE_MANAGER, promised_properties.ABORTABLE_FILE_MANAGER):
         promised_properties.verify({name: allowed}, REMOTE)
     with pytest.raises(SettingsError, match=name):
@@ -140,6 +141,30 @@ def test_a_remote_checkpoint_leaves_the_files_of_this_machine_to_hadoop() -> Non
     for remote in (f"checkpoint_dir={REMOTE}", "checkpoint_dir=hdfs://host/c"):
         assert FILE_SYSTEM not in of_new_jvm(remote)
         assert FILE_SYSTEM not in of_session(remote)
+
+
+def test_rocksdb_gets_defaults_that_were_measured_wherever_it_was_chosen() -> None:
+    rocksdb = properties.ROCKSDB
+    chosen = of_session(given_properties(**{properties.STATE_STORE: rocksdb}))
+    submitted = properties.of_session(load(), {properties.STATE_STORE: rocksdb}, has_all)
+    name = "spark.sql.streaming.stateStore.rocksdb.blockCacheSizeMB"
+    assert chosen[name] == submitted[name] == "512"
+    assert name not in of_session()
+    assert of_session(given_properties(**{properties.STATE_STORE: rocksdb, name: "64"}))[name] == "64"
+    theirs = properties.of_session(load(), {properties.STATE_STORE: rocksdb, name: "32"}, has_all)
+    assert name not in theirs, "Spark's user has set it"
+
+    with pytest.raises(SettingsError, match="without the jar hadoop-bare-naked-local-fs"):
+        properties.of_session(load(), {properties.STATE_STORE: rocksdb}, has_none)
+    raw = {FILE_SYSTEM: promised_properties.RAW_FILE_SYSTEM}
+    with pytest.raises(SettingsError, match="without the jar hadoop-bare-naked-local-fs"):
+        properties.of_session(load(), {properties.STATE_STORE: rocksdb, **raw}, has_all)
+    assert properties.of_session(load(f"checkpoint_dir={REMOTE}"), {properties.STATE_STORE: rocksdb}, has_none)
+
+    assert properties.is_rocksdb(chosen)
+    assert not properties.counts_state_rows(chosen)
+    assert properties.counts_state_rows({**chosen, properties.COUNTS_STATE_ROWS: "true"})
+    assert properties.counts_state_rows(of_session())
 
 
 def test_executors_get_the_limits_and_the_user_s_options() -> None:

@@ -88,7 +88,7 @@ def query(*, state_rows: int = 1) -> SupervisedQuery:
 
 
 def begin_again(windows: SupervisedQuery) -> None:
-    """Restart the query with nothing to read; return all that Spark 4.0.0 reports then."""
+    """Restart the query with nothing to read; return all that Spark 4.2.0 reports then."""
     idle = {
         "batchId": BATCH + 1,
         "timestamp": "t",

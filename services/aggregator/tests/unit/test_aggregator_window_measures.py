@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,6 +108,16 @@ def test_the_largest_and_the_smallest_values_have_buckets(spark: SparkSession) -
     extremes = [1e100, -1e100, 9.99e99, -1e-100, 1e-100, 5e-324, -5e-324, 0.0, 1.0, -1.0]
     found = [("d", "m", value, 1, 1, number, "Cel", dict[str, str]()) for number, value in enumerate(extremes)]
     assert_measures_right(collected(windows.aggregate(frame(spark, found), 10_000, None, ALL)), found, RULES)
+
+
+def test_a_sorted_state_is_keyed_by_the_window_first_and_gives_the_same_rows(spark: SparkSession) -> None:
+    found = [(name, "m", value, 1, 1, 1, "Cel", dict[str, str]()) for name in ("a", "b") for value in (1.0, 2.5)]
+    usual = windows.aggregate(frame(spark, found), 10_000)
+    by_window = windows.aggregate(frame(spark, found), 10_000, is_state_sorted=True)
+    assert sorted(by_window.collect()) == sorted(usual.collect())
+    assert by_window.columns == usual.columns
+    (line,) = re.findall(r"Aggregate \[(\S+?)#", by_window._jdf.queryExecution().optimizedPlan().toString())
+    assert line.startswith("window")
 
 
 @given(found=readings, slide_ms=st.sampled_from([None, 5_000]))

@@ -16,7 +16,9 @@ from isotherm.servicekit.exit_codes import Exit
 
 def _run(settings: AggregatorSettings, _arguments: argparse.Namespace) -> int:
     aggregator = Aggregator(settings)
-    return lifecycle.run(aggregator.run, shutdown_timeout_ms=settings.shutdown_timeout_ms)
+    return lifecycle.run(
+        aggregator.run, shutdown_timeout_ms=settings.shutdown_timeout_ms, end_others=aggregator.kill_spark
+    )
 
 
 def _archive_classes(settings: AggregatorSettings, _arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from isotherm.aggregator.offsets import Partition
 from isotherm.aggregator.progress import READINGS_OBSERVED, REJECTED_OBSERVED, Progress
 
 PREFIX = "isotherm_aggregator_"
+_UNKNOWN = float("nan")
 
 
 class Standstill:
@@ -101,7 +102,10 @@ class Metrics:
         """The watermark of the last batch of the windowed query: it has written every window that ends by then."""
         self.lags: Mapping[str, Mapping[Partition, int]] = {}
         """Unread records by query and partition."""
-        self.input_rows = self._counter("input_records", "Records read, by query.", "query")
+        self.input_rows = self._counter("input_records", "Records read or passed over, by query.", "query")
+        self.passed_over = self._counter(
+            "records_passed_over", "Records that the query of rejects did not read, because none is rejected."
+        )
         self.on_time = self._counter("readings_aggregated", "Readings that went into windows.")
         self.late = self._counter("late_records", "Readings that went to the late topic.")
         self.dead_letters = self._counter("dead_letters", "Records that went to the dead-letter topic.", "reason")
@@ -131,14 +135,13 @@ class Metrics:
             "Batches whose progress Spark did not report, so that they are not counted here.",
             "query",
         )
-        self.query_restarts = self._counter(
-            "query_restarts", "Restarts of queries within this process.", "query", "cause"
-        )
+        self.query_restarts = self._counter("query_restarts", "Restarts of a query in this process.", "query", "cause")
         self.batch_seconds = self._gauge("batch_duration_seconds", "Duration of the last micro-batch.", "query")
         self.rows_per_second = self._gauge("rows_per_second", "Records per second of the last micro-batch.", "query")
         self.watermark = self._gauge("watermark_seconds", "The watermark, in seconds since the epoch.")
         self.state_rows = self._gauge(
-            "state_rows", "Open windows; with `deduplicate` the readings of open windows, too."
+            "state_rows",
+            "Open windows; with `deduplicate` the readings of open windows, too. NaN where the store counts none.",
         )
         self.lag = self._gauge("lag_records", "Unread records in the topic.", "query", "topic", "partition")
         self.standstill = Standstill()
@@ -161,14 +164,16 @@ class Metrics:
     def add(self, query: str, progress: Progress) -> None:
         """Count one trigger of `query`."""
         self.input_rows.labels(query).inc(progress.input_rows)
+        self.passed_over.inc(progress.passed_over)
         if progress.input_rows or progress.observed:
             self.batches = {**self.batches, query: progress}
             self.batch_seconds.labels(query).set(progress.duration_ms / 1000)
-            self.rows_per_second.labels(query).set(progress.rows_per_second)
+            if not progress.passed_over:
+                self.rows_per_second.labels(query).set(progress.rows_per_second)
         if progress.watermark_ms is not None:
             self.watermark_ms = progress.watermark_ms
             self.watermark.set(progress.watermark_ms / 1000)
-            self.state_rows.set(progress.state_rows or 0)
+            self.state_rows.set(_UNKNOWN if progress.state_rows is None else progress.state_rows)
             self.dropped.inc(progress.dropped_rows)
         self.on_time.inc(progress.observed.get(READINGS_OBSERVED, {}).get("on_time") or 0)
         rejected = progress.observed.get(REJECTED_OBSERVED, {})

@@ -18,7 +18,7 @@ from isotherm.aggregator.checkpoint.folder import (
     CheckpointMismatchError,
     CheckpointSupersededError,
 )
-from isotherm.aggregator.checkpoint.plans import planned_records
+from isotherm.aggregator.checkpoint.plans import planned_offsets, planned_records
 from isotherm.aggregator.checkpoint.writer_schema_cache import WriterSchemaCache
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.kafka.broker import Broker
@@ -31,7 +31,7 @@ from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.recompute.service import corrections_beside
 from isotherm.aggregator.rollups.service import rollups_beside
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark import session
+from isotherm.aggregator.spark import properties, session
 from isotherm.aggregator.spark.devices_table import DevicesTable
 from isotherm.aggregator.spark.gateway import is_submitted
 from isotherm.aggregator.spark.hadoop_objects import open_objects
@@ -46,6 +46,7 @@ from isotherm.aggregator.supervision.batch_pacer import BatchPacer, hold_ms
 from isotherm.aggregator.supervision.boundary_end import BoundaryEnd
 from isotherm.aggregator.supervision.checkpoint_start import CheckpointStart, verify_topics
 from isotherm.aggregator.supervision.query_runner import QueryFailedError, QueryRunner, SupersededError
+from isotherm.aggregator.supervision.rejected_ranges import OffsetRange, RejectedRanges
 from isotherm.aggregator.supervision.server_wait import ServerWait, StopRequestedError
 from isotherm.aggregator.supervision.supervised_query import SupervisedQuery
 from isotherm.aggregator.supervision.watermark_advancer import WatermarkAdvancer
@@ -100,6 +101,11 @@ class Aggregator:
             self._target.close()
             monitoring.stop()
 
+    def kill_spark(self) -> None:
+        """Kill the JVM, if there is one, and whatever it writes."""
+        if (spark := self._spark) is not None:
+            spark.kill()
+
     def _reporter(self) -> Reporter:
         settings, status = self._settings, self._status
         return Reporter(
@@ -152,8 +158,7 @@ class Aggregator:
 
     def _end_process(self) -> None:
         """End this process and its JVM at once, whatever they wait for."""
-        if self._spark is not None:
-            self._spark.kill()
+        self.kill_spark()
         os._exit(Exit.FAILED)
 
     def _run_spark(
@@ -162,21 +167,22 @@ class Aggregator:
         settings = self._settings
         spark = self._spark = session.Spark(settings, folder)
         _log.info("spark started", jvm_pid=spark.jvm_pid, master=spark.session.sparkContext.master)
-        pacer = BatchPacer(_hold_ms(settings), self._reads_backlog)
+        pacer, rejected = BatchPacer(_hold_ms(settings), self._reads_backlog), RejectedRanges()
         try:
             spark.when_jvm_ends(wait.request_stop, settings.shutdown_timeout_ms / 1000)
             held = partial(_while_held, tenure)
             objects = wait.until("checkpoint", held(lambda: open_objects(spark.session, settings.checkpoint_dir)))
             checkpoint = CheckpointFolder(objects, settings.name, tenure.epoch)
             parts = _Parts(settings, broker, registry, tenure, spark, checkpoint)
-            self._run_queries(wait, parts, pacer)
+            self._run_queries(wait, parts, pacer, rejected)
         finally:
             pacer.release()
+            rejected.release()
             spark.stop()
             self._spark = None
             _log.info("spark stopped")
 
-    def _run_queries(self, wait: ServerWait, parts: _Parts, pacer: BatchPacer) -> None:
+    def _run_queries(self, wait: ServerWait, parts: _Parts, pacer: BatchPacer, rejected: RejectedRanges) -> None:
         settings, broker, tenure = self._settings, parts.broker, parts.tenure
         held = partial(_while_held, tenure)
         checkpoint = CheckpointStart(settings, broker, parts.folder)
@@ -187,12 +193,20 @@ class Aggregator:
         output_ids = wait.until("registry", held(parts.look_up_schemas))
         offsets = wait.until("kafka", held(lambda: spark_offsets(start, broker, broker.input_topics(settings))))
         sink = self._sink(parts, output_ids, start, lambda batch_id: windows.open_windows_before(batch_id))
-        begin_rejects = parts.batches[REJECTS].begin
+
+        def begin_rejects(batch_id: int) -> bool:
+            may_hold_rejects = rejected.may_hold_rejects(
+                batch_id, OffsetRange(*planned_offsets(parts.plans[REJECTS], batch_id))
+            )
+            # After the wait: another process may hold the lease since.
+            parts.batches[REJECTS].begin(batch_id)
+            return may_hold_rejects
+
         queries = Queries(
             parts.spark.session, settings, self._kafka_options, parts.folder, pacer.paced(sink), begin_rejects, offsets
         )
-        windows = self._query(parts, WINDOWS, queries.start_windows, start, pacer)
-        rejects = self._query(parts, REJECTS, queries.start_rejects, start)
+        windows = self._query(parts, WINDOWS, queries.start_windows, start, pacer, tells=rejected)
+        rejects = self._query(parts, REJECTS, queries.start_rejects, start, asks=rejected)
         clock = Clock(settings.clock_topic, tenure)
         runner = QueryRunner(
             settings,
@@ -249,12 +263,25 @@ class Aggregator:
         begin: Callable[[SchemaIds], StreamingQuery],
         start: StartPosition,
         pacer: BatchPacer | None = None,
+        tells: RejectedRanges | None = None,
+        asks: RejectedRanges | None = None,
     ) -> SupervisedQuery:
         def start_query() -> StreamingQuery:
             parts.batches[name].restore()
             return begin(parts.schemas.ids)
 
-        return SupervisedQuery(name, start_query, parts.plans[name], start.offsets, self._redact, pacer)
+        counts_state_rows = properties.counts_state_rows(dict(parts.spark.session.sparkContext.getConf().getAll()))
+        return SupervisedQuery(
+            name,
+            start_query,
+            parts.plans[name],
+            start.offsets,
+            self._redact,
+            pacer,
+            tells,
+            asks,
+            counts_state_rows=counts_state_rows,
+        )
 
     def _is_halted(self, tenure: Tenure) -> bool:
         return self._status.halted is not None or not tenure.is_held

@@ -50,6 +50,14 @@ def planned_records(plans: Plans, batch_id: int) -> int | None:
     return sum(end - before.ends.get(partition, 0) for partition, end in batch.ends.items())
 
 
+def planned_offsets(plans: Plans, batch_id: int) -> tuple[Mapping[Partition, int], Mapping[Partition, int]]:
+    """Return where a batch begins and ends in Kafka; without the partitions of which that is not known."""
+    batch, before = plans.get(batch_id), plans.get(batch_id - 1)
+    begins = None if before is None else before.ends
+    ends = None if batch is None else batch.ends
+    return begins or {}, ends or {}
+
+
 def furthest_ends(*queries: Plans) -> dict[Partition, int]:
     """Return the larger end offset of the queries' newest batches, by partition. No query has read further."""
     furthest: dict[Partition, int] = {}

@@ -109,13 +109,23 @@ def reject_reason(ids: SchemaIds, timeliness: Timeliness, where: Condition | Non
     )
 
 
-def on_time(decoded: DataFrame, reason: Column) -> DataFrame:
-    """Return the readings whose `reason` is null, as columns, and their `appended_time`.
+def judged(decoded: DataFrame, reason: Column) -> DataFrame:
+    """Return the readings whose `reason` is null, as columns, and their `appended_time`; for every other record nulls.
 
     A generator is used instead of a filter: Spark pushes a filter below the projection that decodes, and decodes twice.
     """
     row = F.struct("reading.*", F.col("timestamp").alias("appended_time"))
-    return decoded.select(F.inline(F.when(reason.isNull(), F.array(row))))
+    return decoded.select(F.inline_outer(F.when(reason.isNull(), F.array(row))))
+
+
+def is_rejected() -> Column:
+    """Return whether a row of `judged` stands for a record that is no reading on time."""
+    return F.col("device_id").isNull()
+
+
+def on_time(decoded: DataFrame, reason: Column) -> DataFrame:
+    """Return the readings whose `reason` is null, as columns, and their `appended_time`."""
+    return judged(decoded, reason).where(~is_rejected())
 
 
 def rejected(decoded: DataFrame, reason: Column) -> DataFrame:

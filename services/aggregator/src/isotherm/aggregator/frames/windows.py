@@ -53,11 +53,17 @@ def _measured(readings: DataFrame, measures: Measures) -> DataFrame:
 
 
 def aggregate(
-    readings: DataFrame, window_ms: int, slide_ms: int | None = None, measures: Measures = PLAIN
+    readings: DataFrame,
+    window_ms: int,
+    slide_ms: int | None = None,
+    measures: Measures = PLAIN,
+    *,
+    is_state_sorted: bool = False,
 ) -> DataFrame:
     """Return the aggregates by device, metric and window: identity and numbers of TemperatureAggregate.
 
-    `with_derived` adds the fields that follow from these.
+    `with_derived` adds the fields that follow from these. `is_state_sorted` says that the state store sorts its keys:
+    they begin with the window then, so that the rows which a batch touches lie together. It belongs to the checkpoint.
     """
     given, window = _measured(readings, measures), _window(F.col("event_time"), window_ms, slide_ms)
     if measures.leaves_copies_out:
@@ -72,7 +78,8 @@ def aggregate(
     if measures.percentiles:
         made = _by_bucket(given, window, measures, [*numbers, *sketches], list(sketched))
     else:
-        made = given.groupBy("device_id", "metric", window).agg(*numbers, *sketches)
+        keys = (window, "device_id", "metric") if is_state_sorted else ("device_id", "metric", window)
+        made = given.groupBy(*keys).agg(*numbers, *sketches)
     # A column that is there keeps its name without an alias: Spark warns at each batch when it removes one.
     added = {
         "duplicates": F.col("duplicates") if measures.leaves_copies_out else F.lit(0).cast("long").alias("duplicates"),
@@ -193,18 +200,19 @@ def group(aggregates: DataFrame, attributes: Sequence[str], unknown_group: str) 
     pairs = F.array(
         *(F.struct(F.lit(name).alias("attribute"), F.col(f"`{name}`").alias("group")) for name in attributes)
     )
-    members = aggregates.select(
-        "metric", "window_start", "window_end", "count", "sum", "min", "max", "revision", F.inline(pairs)
-    )
+    numbers = ("metric", "window_start", "window_end", "min", "max", "revision")
+    # A member's digits are the same in each of its groups.
+    members = _with_digits(aggregates.select(*numbers, "count", "sum", pairs.alias("pairs")))
+    grouped = members.select(*numbers, "digits", F.inline("pairs"))
     named = (
-        members.withColumn("group", F.coalesce("group", F.lit(unknown_group)))
+        grouped.withColumn("group", F.coalesce("group", F.lit(unknown_group)))
         if unknown_group
-        else members.where(F.col("group").isNotNull())
+        else grouped.where(F.col("group").isNotNull())
     )
     keys = ("attribute", "group", "metric", "window_start", "window_end")
     extremes = (F.min("min").alias("min"), F.max("max").alias("max"), F.max("revision").alias("revision"))
     by_position = (
-        _digits_of_sums(named)
+        named.select(*keys, "min", "max", "revision", F.inline("digits"))
         .groupBy(*keys, "position")
         .agg(
             F.sum("digit").alias("digit"),
@@ -226,8 +234,8 @@ def group(aggregates: DataFrame, attributes: Sequence[str], unknown_group: str) 
     )
 
 
-def _digits_of_sums(members: DataFrame) -> DataFrame:
-    """Return one to three rows for each member, one for each digit of its `sum`; the first one counts the member.
+def _with_digits(members: DataFrame) -> DataFrame:
+    """Return the members with `digits`, one to three structs for the digits of their `sum`; the first counts a member.
 
     Each step is a projection of its own, so that Spark computes once what later steps name several times.
     """
@@ -259,8 +267,7 @@ def _digits_of_sums(members: DataFrame) -> DataFrame:
         .when(F.col("second") != 0, F.array(*entries[:2]))
         .otherwise(F.array(*entries[:1]))
     )
-    kept = ("attribute", "group", "metric", "window_start", "window_end", "min", "max", "revision")
-    return split.select(*kept, F.inline(needed))
+    return split.withColumn("digits", needed)
 
 
 def to_aggregate_topic(aggregates: DataFrame, schema_id: int, headers: Column, measures: Measures = PLAIN) -> DataFrame:

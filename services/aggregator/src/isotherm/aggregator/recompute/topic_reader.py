@@ -62,11 +62,6 @@ class TopicReader:
         Runs a Spark job. Raises BrokerError and RegistryUnavailableError.
         """
         present = self._settings.judgement
-        # None was appended earlier than this before it was measured.
-        begin_ms = span.from_ms - max(
-            limits.max_skew_ms + limits.max_publish_delay_ms
-            for limits in (one.timeliness for one in (present, *judgements))
-        )
         # No reading on time is appended later than this. Where records carry their producers' times, which may go
         # backwards, all of them are read.
         until_ms = span.to_ms + max(
@@ -75,7 +70,7 @@ class TopicReader:
         )
         is_timed = self._settings.require_log_append_time
         ends_ms = until_ms + self._settings.read_margin_ms if is_timed else None
-        records = self.records(self._broker.input_topics(self._settings), begin_ms, ends_ms)
+        records = self.records(self._broker.input_topics(self._settings), self._begin_ms(span, *judgements), ends_ms)
         ids, decoded = self._decoded(records)
 
         def reason(one: Judgement) -> Column:
@@ -158,9 +153,10 @@ class TopicReader:
     def _reason(self, ids: SchemaIds, judgement: Judgement) -> Column:
         return readings.reject_reason(ids, judgement.timeliness, self._where)
 
-    def _begin_ms(self, span: Span) -> int:
+    def _begin_ms(self, span: Span, *others: Judgement) -> int:
         # A reading is appended at most the skew, plus the difference between clocks, before its event time.
-        return span.from_ms - self._settings.max_skew_ms - self._settings.max_publish_delay_ms
+        all_limits = [one.timeliness for one in (self._settings.judgement, *others)]
+        return span.from_ms - max(limits.max_skew_ms + limits.max_publish_delay_ms for limits in all_limits)
 
     def _read(self, topics: Sequence[str], **options: str) -> DataFrame:
         return (

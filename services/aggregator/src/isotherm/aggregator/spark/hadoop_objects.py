@@ -31,7 +31,7 @@ class HadoopObjects:
         self._read_all = jvm.org.apache.commons.io.IOUtils.toByteArray
         configuration = session._jsparkSession.sessionState().newHadoopConf()
         with self._answer_expected():
-            manager = jvm.org.apache.spark.sql.execution.streaming.CheckpointFileManager
+            manager = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
             self._files = manager.create(self._path(location), configuration)
 
     @property

@@ -13,6 +13,7 @@ from pathlib import Path
 from isotherm.aggregator.checkpoint_location import local_folder
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import promised_properties
+from isotherm.servicekit.settings import SettingsError
 
 MAX_AVRO_FIELD_BYTES = 16 * 1024 * 1024
 """Limit of Avro's allocations. A corrupt length could otherwise allocate 2 GiB and end the JVM by OutOfMemoryError."""
@@ -29,6 +30,21 @@ FAST_READER = "org.apache.avro.fastread"
 
 The other reader walks the schema for every value.
 """
+
+STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+COUNTS_STATE_ROWS = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
+
+_OF_ROCKSDB = {
+    # A snapshot of the state at each commit costs more than the batch.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # One more read of the state for each row that is written.
+    COUNTS_STATE_ROWS: "false",
+    # Spark's 8 MB hold a hundredth of what a million devices touch in each batch: nearly every read unpacks a block.
+    "spark.sql.streaming.stateStore.rocksdb.blockCacheSizeMB": "512",
+    "spark.sql.streaming.stateStore.rocksdb.writeBufferSizeMB": "128",
+}
+"""For each partition of the state, as measured in ADR 263. Memory is taken as the state grows."""
 
 _DRIVER_CLASS_PATH = "spark.driver.extraClassPath"
 _EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
@@ -107,11 +123,20 @@ def of_session(
     """Return the properties to add to those with which Spark's JVM was started.
 
     `has_class` says whether the JVM has a class. Raises SettingsError naming each property in `started_with` that
-    breaks a promise.
+    breaks a promise, and RocksDB where Spark could not use it.
     """
     checkpoint = settings.checkpoint_dir
     promised_properties.verify_submitted(started_with, checkpoint, settings.shuffle_partitions)
     given = settings.spark.properties
+    chosen = {**_of_files(checkpoint, has_class), **started_with, **given}
+    if is_rocksdb(chosen) and chosen.get(promised_properties.FILE_SYSTEM) == promised_properties.RAW_FILE_SYSTEM:
+        # Spark casts it to Hadoop's other class, when it stores the first commit.
+        raise SettingsError(
+            [
+                f"{STATE_STORE}: {ROCKSDB!r} is not allowed without the jar hadoop-bare-naked-local-fs: Spark cannot "
+                f"use it with {promised_properties.FILE_SYSTEM}={promised_properties.RAW_FILE_SYSTEM}"
+            ]
+        )
     defaults = {
         # A large batch of rejects must not keep the cores from a small batch of windows.
         "spark.scheduler.mode": "FAIR",
@@ -122,6 +147,7 @@ def of_session(
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.cleaner.periodicGC.interval": "10min",
         **_of_files(checkpoint, has_class),
+        **(_OF_ROCKSDB if is_rocksdb(chosen) else {}),
         **({} if _has_ui(settings, started_with) else _ui_off()),
     }
     if started_with.get("spark.master", settings.spark.master).startswith("local"):
@@ -142,8 +168,21 @@ def _of_files(checkpoint: str, has_class: Callable[[str], bool]) -> dict[str, st
     naked, abortable = promised_properties.NAKED_FILE_SYSTEM, promised_properties.ABORTABLE_FILE_MANAGER
     if local_folder(checkpoint) is not None:
         return {promised_properties.FILE_SYSTEM: naked if has_class(naked) else promised_properties.RAW_FILE_SYSTEM}
-    is_s3 = checkpoint.startswith("s3a:")
-    return {promised_properties.FILE_MANAGER: abortable} if is_s3 and has_class(abortable) else {}
+    if not checkpoint.startswith("s3a:"):
+        return {}
+    # Hadoop's default is for columns of large files.
+    reader = {"spark.hadoop.fs.s3a.input.stream.type": "classic"}
+    return {**reader, **({promised_properties.FILE_MANAGER: abortable} if has_class(abortable) else {})}
+
+
+def is_rocksdb(properties: Mapping[str, str]) -> bool:
+    """Return whether the state is in RocksDB, by the properties of a session."""
+    return properties.get(STATE_STORE) == ROCKSDB
+
+
+def counts_state_rows(properties: Mapping[str, str]) -> bool:
+    """Return whether Spark reports how many rows the state has, by the properties of a session."""
+    return not is_rocksdb(properties) or properties.get(COUNTS_STATE_ROWS, "true").lower() == "true"
 
 
 def _avro_options() -> list[str]:

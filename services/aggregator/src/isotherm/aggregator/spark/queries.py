@@ -15,7 +15,7 @@ from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.progress import READINGS_OBSERVED, REJECTED_OBSERVED
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS, SOURCE_OPTIONS
-from isotherm.aggregator.spark.properties import is_local
+from isotherm.aggregator.spark.properties import is_local, is_rocksdb
 from isotherm.connector.errors.dead_letters import MAX_MESSAGE_BYTES
 
 
@@ -29,10 +29,12 @@ class Queries:
         kafka_options: Mapping[str, str],
         folder: CheckpointFolder,
         sink: Callable[[DataFrame, int], None],
-        begin_rejects: Callable[[int], None],
+        begin_rejects: Callable[[int], bool],
         starting_offsets: str = "earliest",
     ) -> None:
-        """`sink` writes a batch of the windowed query; `begin_rejects` is called before one of rejects is written.
+        """`sink` writes a batch of the windowed query.
+
+        `begin_rejects` is called before a batch of rejects is written; it returns whether there may be any in it.
 
         `starting_offsets` is Spark's option of that name; it affects only a query without any planned batch.
         """
@@ -55,11 +57,13 @@ class Queries:
         self._use_own_scheduler_pool(WINDOWS)
         measures = settings.measures
         decoded = readings.decode(self._records(with_headers=False), ids, self._where, measures.reading_fields)
-        on_time = readings.on_time(decoded, self._reject_reason(ids)).observe(
+        observed = readings.judged(decoded, self._reject_reason(ids)).observe(
             READINGS_OBSERVED,
-            F.count(F.lit(1)).alias("on_time"),
+            F.count("device_id").alias("on_time"),
+            F.count_if(readings.is_rejected()).alias("rejected"),
             F.max(F.unix_millis("appended_time")).alias("newest_appended_ms"),
         )
+        on_time = observed.where(~readings.is_rejected())
         clock = (
             self._session.readStream.format("kafka")
             .options(**self._kafka, **SOURCE_OPTIONS, subscribe=settings.clock_topic)
@@ -69,8 +73,13 @@ class Queries:
             .select(F.timestamp_millis(F.col("value").cast("string").cast("long")).alias("event_time"))
         )
         timed = windows.with_clock(on_time, clock, settings.watermark_delay_ms, measures)
+        # RocksDB keeps its rows in the order of their keys.
+        is_sorted = is_rocksdb(dict(self._session.sparkContext.getConf().getAll()))
+        aggregates = windows.aggregate(
+            timed, settings.window_ms, settings.slide_ms, measures, is_state_sorted=is_sorted
+        )
         return (
-            windows.in_epoch_ms(windows.aggregate(timed, settings.window_ms, settings.slide_ms, measures))
+            windows.in_epoch_ms(aggregates)
             .writeStream.queryName(WINDOWS)
             .outputMode("append")
             .foreachBatch(self._sink)
@@ -102,7 +111,8 @@ class Queries:
         )
 
     def _write_rejects(self, rows: DataFrame, batch_id: int) -> None:
-        self._begin_rejects(batch_id)
+        if not self._begin_rejects(batch_id):
+            return
         (
             rows.write.format("kafka")
             .options(**self._kafka, **SINK_OPTIONS)

@@ -105,8 +105,8 @@ class QueryPlans:
         return self._session._jvm
 
     def _new_log(self) -> Any:
-        return self._jvm.org.apache.spark.sql.execution.streaming.OffsetSeqLog(
-            self._session._jsparkSession, f"{self._checkpoint}/offsets"
+        return self._jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog(
+            self._session._jsparkSession, f"{self._checkpoint}/offsets", False
         )
 
     def _log(self) -> Any:
@@ -119,7 +119,7 @@ class QueryPlans:
 
 
 def _planned_batch(batch_id: int, planned: Any) -> PlannedBatch:
-    metadata = json.loads(planned.metadata().get().json())
+    metadata = json.loads(planned.metadataOpt().get().json())
     # The input is the last source of both queries.
     end = planned.offsets().last()
     ends = by_partition(json.loads(end.get().json())) if end.isDefined() else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -27,7 +28,7 @@ from isotherm.aggregator.spark.gateway import (
 from isotherm.servicekit import logs
 from isotherm.servicekit.settings import SettingsError
 
-_TESTED_VERSION = "4.0."
+_TESTED_VERSION = "4.2."
 _NEEDED = {
     "org.apache.spark.sql.kafka010.KafkaSourceProvider": "org.apache.spark:spark-sql-kafka-0-10_2.13",
     "org.apache.spark.sql.avro.AvroDataToCatalyst": "org.apache.spark:spark-avro_2.13",
@@ -76,7 +77,8 @@ class Spark:
 
     def kill(self) -> None:
         """Kill the JVM, and whatever it writes."""
-        os.kill(self.jvm_pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.jvm_pid, signal.SIGKILL)
 
     def when_jvm_ends(self, request_stop: Callable[[], None], timeout_s: float) -> None:
         """Call `request_stop` when `spark-submit` is to end, which then waits for `stop`, at most `timeout_s`."""

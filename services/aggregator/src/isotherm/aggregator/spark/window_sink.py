@@ -126,23 +126,29 @@ class WindowSink:
         self._metrics.windows_without_device.inc(sum(row["device_id"] not in devices for row in rows))
 
     def _write_large(self, finished: DataFrame, plan: PlannedBatch) -> bool:
-        # Persist, so that the state is read only once however often its rows are written.
+        has_groups, measures = bool(self._settings.group_attributes), self._settings.measures
+        if has_groups:
+            finished = windows.with_devices(finished, self._devices.as_of(finished.sparkSession, plan.batch_id))
+        # Persist, so that the state is read and joined only once however often its rows are written.
         persisted = finished.persist(StorageLevel.MEMORY_AND_DISK)
         rows = windows.with_revision(windows.from_epoch_ms(persisted), plan.timestamp_ms)
         try:
-            count = persisted.count()
-            if count and self._complete_after_ms is not None:
-                rows, count = self._complete(rows, count, self._complete_after_ms)
+            if self._complete_after_ms is not None:
+                rows = self._complete(rows, self._complete_after_ms)
+            # A job of its own counts the rows: an Observation never completes for rows that Kafka's sink writes.
+            known = F.count(windows.IS_KNOWN) if has_groups else F.count(F.lit(1))
+            copies = F.sum("duplicates") if measures.leaves_copies_out else F.lit(0)
+            ((count, known_count, duplicates),) = rows.agg(F.count(F.lit(1)), known, copies).collect()
             if count == 0:
                 return False
             judged_by = headers.made({headers.JUDGED_BY: F.lit(self._judged_by)})
-            records_of_rows = windows.to_aggregate_topic(rows, self._aggregate_id, judged_by, self._settings.measures)
+            records_of_rows = windows.to_aggregate_topic(rows, self._aggregate_id, judged_by, measures)
             self._write(records_of_rows, self._settings.output_topic)
             self._metrics.windows_emitted.inc(count)
-            if self._settings.deduplicate:
-                self._metrics.duplicates.inc(rows.agg(F.sum("duplicates").alias("copies")).collect()[0]["copies"] or 0)
-            if self._settings.group_attributes:
-                self._write_groups(rows, plan.batch_id)
+            self._metrics.duplicates.inc(duplicates or 0)
+            if has_groups:
+                self._write_groups(rows)
+                self._metrics.windows_without_device.inc(count - known_count)
             return True
         finally:
             persisted.unpersist()
@@ -154,13 +160,16 @@ class WindowSink:
         self._count_incomplete(len(rows) - len(complete), readings, complete_after_ms)
         return complete
 
-    def _complete(self, rows: DataFrame, count: int, complete_after_ms: int) -> tuple[DataFrame, int]:
-        """Return the windows whose readings are all in the input, and their number. Count the other windows."""
+    def _complete(self, rows: DataFrame, complete_after_ms: int) -> DataFrame:
+        """Return the windows whose readings are all in the input. Count the other windows."""
         begins_too_early = F.unix_millis("window_start") <= complete_after_ms
-        incomplete = rows.where(begins_too_early)
-        (skipped,) = incomplete.agg(F.count(F.lit(1)).alias("windows"), F.sum("count").alias("readings")).collect()
-        self._count_incomplete(skipped["windows"], skipped["readings"] or 0, complete_after_ms)
-        return rows.where(~begins_too_early), count - skipped["windows"]
+        ((windows_finished, windows_skipped, readings_skipped),) = rows.agg(
+            F.count(F.lit(1)), F.count_if(begins_too_early), F.sum(F.when(begins_too_early, F.col("count")))
+        ).collect()
+        # A batch without windows says nothing about those that follow.
+        if windows_finished:
+            self._count_incomplete(windows_skipped, readings_skipped or 0, complete_after_ms)
+        return rows.where(~begins_too_early)
 
     def _count_incomplete(self, windows_skipped: int, readings_skipped: int, complete_after_ms: int) -> None:
         if not windows_skipped:
@@ -176,17 +185,13 @@ class WindowSink:
             complete_after_ms=complete_after_ms,
         )
 
-    def _write_groups(self, rows: DataFrame, batch_id: int) -> None:
+    def _write_groups(self, members: DataFrame) -> None:
         settings = self._settings
-        devices = self._devices.as_of(rows.sparkSession, batch_id)
-        members = windows.with_devices(rows, devices)
-        # Jobs of their own count the rows: an Observation never completes for rows that Kafka's sink writes.
         groups = windows.group(members, settings.group_attributes, settings.unknown_group).persist()
         try:
             count = groups.count()
             self._write(windows.to_group_topic(groups, self._group_id), settings.grouped_topic)
             self._metrics.groups_emitted.inc(count)
-            self._metrics.windows_without_device.inc(members.where(F.col(windows.IS_KNOWN).isNull()).count())
         finally:
             groups.unpersist()
 

@@ -19,6 +19,7 @@ from isotherm.aggregator.offsets import Partition
 from isotherm.aggregator.progress import Progress
 from isotherm.aggregator.spark.query_plans import QueryPlans
 from isotherm.aggregator.supervision.batch_pacer import BatchPacer
+from isotherm.aggregator.supervision.rejected_ranges import RejectedRanges
 from isotherm.servicekit.avro import RegistryUnavailableError
 
 _PYTHON_ERRORS = "|".join(
@@ -67,10 +68,16 @@ class SupervisedQuery:
         begins_at: Mapping[Partition, int],
         redact: Callable[[str], str] = lambda text: text,
         pacer: BatchPacer | None = None,
+        tells: RejectedRanges | None = None,
+        asks: RejectedRanges | None = None,
+        *,
+        counts_state_rows: bool = True,
     ) -> None:
         """`start` starts the query, which begins to read at the offsets `begins_at` in a new checkpoint.
 
         `plans` are its planned batches; `redact` removes secrets from the text of a failure; `pacer` holds its batches.
+        The windowed query tells the rejected ranges what it has read, and that of rejects asks them.
+        `counts_state_rows` says whether the state store counts its rows.
         """
         self.name = name
         self.plans = plans
@@ -82,6 +89,9 @@ class SupervisedQuery:
         self._start = start
         self._redact = redact
         self._pacer = pacer
+        self._tells = tells
+        self._asks = asks
+        self._counts_state_rows = counts_state_rows
         self._query: StreamingQuery | None = None
         self._seen: tuple[int, str] = (-1, "")
 
@@ -90,6 +100,8 @@ class SupervisedQuery:
         if self._pacer is not None:
             self._pacer.begin()
         self._query = self.plans.follow(self._start())
+        if self._tells is not None:
+            self._tells.begin()
         self.starts += 1
 
     @property
@@ -117,8 +129,11 @@ class SupervisedQuery:
         entry = None if self._query is None else self._query._jsq.lastProgress()
         if entry is None:
             return None
-        before = Progress.parse(entry.json())
+        before = self._parsed(entry.json())
         return before.state_rows if before.batch_id == batch_id - 1 else None
+
+    def _parsed(self, text: str) -> Progress:
+        return Progress.parse(text, counts_state_rows=self._counts_state_rows)
 
     def new_progress(self) -> list[Progress]:
         """Return the progress since the last call, oldest first.
@@ -133,15 +148,17 @@ class SupervisedQuery:
         # trips for one entry (20 ms of processor time), and Spark calls no listener for the first trigger of a start
         # without new input, which `is_initialized` waits for.
         for entry in reversed(self._query._jsq.recentProgress()):
-            progress = Progress.parse(entry.json())
+            progress = self._parsed(entry.json())
             if (progress.batch_id, progress.timestamp) <= self._seen:
                 break
-            new.append(self._without_hold(progress))
+            new.append(self._with_own_work(progress))
         new.reverse()
         last_batch = self._seen[0]
         if new and last_batch >= 0 and new[0].batch_id > last_batch + 1:
             new[0] = replace(new[0], missed=new[0].batch_id - last_batch - 1)
         for progress in new:
+            if self._tells is not None:
+                self._tells.add(progress)
             self._seen = (progress.batch_id, progress.timestamp)
             self.last = progress
             if progress.read_to is not None:
@@ -150,15 +167,28 @@ class SupervisedQuery:
                 self.newest_appended_ms = max(progress.newest_appended_ms, self.newest_appended_ms or 0)
         return new
 
-    def _without_hold(self, progress: Progress) -> Progress:
-        """Return the progress with the time that the batch took without the wait for its commit."""
-        held_ms = 0 if self._pacer is None else self._pacer.held_ms(progress.batch_id)
-        return replace(progress, duration_ms=progress.duration_ms - held_ms) if held_ms else progress
+    def _with_own_work(self, progress: Progress) -> Progress:
+        """Return the progress with the time that the batch took without its waits, and the records it passed over."""
+        waited_ms, passed = 0, 0
+        if self._pacer is not None:
+            waited_ms = self._pacer.held_ms(progress.batch_id)
+        if self._asks is not None and progress.read_from != progress.read_to:
+            of_batch = self._asks.passed(progress.batch_id)
+            waited_ms, passed = of_batch.waited_ms, of_batch.records
+        if not waited_ms and not passed:
+            return progress
+        return replace(
+            progress,
+            duration_ms=progress.duration_ms - waited_ms,
+            input_rows=progress.input_rows + passed,
+            passed_over=passed,
+        )
 
     def failure(self) -> str | None:
         """Return the text of the failure that ended the query, with Java's trace; None while it runs or was stopped."""
         if self._query is None or self._query.isActive:
             return None
+        self._let_go()
         error = self._query.exception()
         return "the query ended without a reason" if error is None else self._redact(str(error))
 
@@ -169,8 +199,7 @@ class SupervisedQuery:
         """
         if self._query is None:
             return
-        if self._pacer is not None:
-            self._pacer.release()
+        self._let_go()
         self.new_progress()
         seen = self._seen
         while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < deadline_s:
@@ -182,7 +211,13 @@ class SupervisedQuery:
 
     def stop_now(self) -> None:
         """Stop the query within its batch."""
-        if self._pacer is not None:
-            self._pacer.release()
+        self._let_go()
         if self._query is not None:
             self._query.stop()
+
+    def _let_go(self) -> None:
+        """Let nothing wait for this query."""
+        if self._pacer is not None:
+            self._pacer.release()
+        if self._tells is not None:
+            self._tells.release()
