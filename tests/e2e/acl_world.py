@@ -32,7 +32,7 @@ from isotherm.stack.kafka.access import ADMIN, PROTOCOL, Decision
 from isotherm.stack.ports import Ports
 from isotherm.stack.stack import Stack, stop_all
 
-WITHIN_S = 300.0
+WITHIN_S = 600.0
 _POLL_S = 1.0
 CONNECTORS = "persisters/coap-to-hazelcast,persisters/acl-*,coap-ingest/coap-source"
 WORKER_GROUPS = "persisters/sinks"

@@ -38,7 +38,7 @@ from isotherm.schemas import topics
 from isotherm.schemas.access import Operation, Resource
 from isotherm.servicekit.kafka import clients
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

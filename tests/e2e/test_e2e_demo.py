@@ -27,7 +27,7 @@ FLOW = 250
 """Readings that the devices must send before, during and after each kill."""
 
 RATE_PER_S, COAP_RATE_PER_S = 100.0, 25.0
-READY_WITHIN_S = 400.0
+READY_WITHIN_S = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,6 @@ def kill_each_once(system: System, console: Console) -> dict[str, tuple[int, int
     return pids
 
 
-@pytest.mark.timeout(1800)
 def test_a_connector_s_life_in_the_console(system: System) -> None:
     with browser(system.services[workers.Console.name].address) as console, Greenhouse(system) as greenhouse:
         play(console, greenhouse)
@@ -117,7 +116,6 @@ def test_a_connector_s_life_in_the_console(system: System) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_killing_each_service_loses_nothing_and_doubles_nothing(system: System, rounds: int, tmp_path: Path) -> None:
     console = Console(width=200)

@@ -12,7 +12,7 @@ import pytest
 
 from isotherm.stack.servers.postgresql import Postgresql
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from obstore.store import S3Store
 
 from isotherm.stack.servers.storage.s3 import S3
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 
 def test_a_name_is_given_once_and_objects_end_with_the_server(

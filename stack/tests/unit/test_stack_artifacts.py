@@ -175,10 +175,10 @@ def test_every_committed_manifest_can_be_read_and_spark_has_its_six_jars() -> No
     manifests = {name: parse_manifest((folder / name / "sha256").read_text()) for name in ALL_SETS}
     assert all(manifests.values())
     assert sorted(manifests["spark"]) == [
-        "commons-pool2-2.12.0.jar",
+        "commons-pool2-2.13.1.jar",
         "hadoop-bare-naked-local-fs-0.1.0.jar",
-        "kafka-clients-3.9.0.jar",
-        "spark-avro_2.13-4.0.0.jar",
-        "spark-sql-kafka-0-10_2.13-4.0.0.jar",
-        "spark-token-provider-kafka-0-10_2.13-4.0.0.jar",
+        "kafka-clients-3.9.2.jar",
+        "spark-avro_2.13-4.2.0.jar",
+        "spark-sql-kafka-0-10_2.13-4.2.0.jar",
+        "spark-token-provider-kafka-0-10_2.13-4.2.0.jar",
     ]

@@ -23,6 +23,8 @@ def test_counters_and_gauges_are_summed_over_their_labels() -> None:
     Histogram("suite_part_seconds", "No count.", registry=registry).observe(1.0)
 
     assert counts_of(registry, "suite_part_") == {"received": 5, "connections": 7}
+    Gauge("suite_part_rows", "Rows.", registry=registry).set(float("nan"))
+    assert counts_of(registry, "suite_part_") == {"received": 5, "connections": 7}, "nobody knows how many rows"
 
 
 class Registry:

@@ -65,7 +65,7 @@ HANGS = """
     def main(stop):
         print("ready", flush=True)
         threading.Event().wait()
-    raise SystemExit(run(main, shutdown_timeout_ms={timeout_ms}))
+    raise SystemExit(run(main, shutdown_timeout_ms={timeout_ms}, end_others={end_others}))
 """
 
 DRAINS_ASYNC = """
@@ -99,12 +99,12 @@ def test_signal_lets_a_coroutine_drain_too(number: signal.Signals, factory: str)
 
 
 def test_service_that_hangs_is_ended_at_its_deadline_and_says_so() -> None:
-    with process(HANGS.format(timeout_ms=200)) as started:
+    with process(HANGS.format(timeout_ms=200, end_others="lambda: print('ended others', flush=True)")) as started:
         started.send_signal(signal.SIGTERM)
 
-        code, _, error = end(started)
+        code, said, error = end(started)
 
-    assert code == Exit.DEADLINE
+    assert (code, said) == (Exit.DEADLINE, "ended others\n")
     assert "not drained within the deadline" in error
     assert "most recent call first" in error, "the stacks of all threads"
     assert "SIGTERM" in error

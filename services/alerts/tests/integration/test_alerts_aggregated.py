@@ -53,7 +53,6 @@ def abort(topics: Topics, at_ms: int) -> None:
     producer.abort_transaction(60)
 
 
-@pytest.mark.timeout(300)
 def test_windows_on_several_partitions_open_and_close_one_alert(
     kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]
 ) -> None:

@@ -112,7 +112,6 @@ def start_day(
         yield start
 
 
-@pytest.mark.timeout(900)
 def test_a_disturbed_day_with_a_kill_is_twelve_alerts(start_day: Callable[[ScriptedDay], Day]) -> None:
     today = start_day(ScriptedDay(interval_ms=1_800_000, late_share=0.1, twice_share=0.05))
     worker = today.live_until_noon()

@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long]
 RULES = [{"kind": "above", "metric": "temperature", "threshold": 30}]
 
 
-@pytest.mark.timeout(900)
 def test_the_same_process_goes_on_when_kafka_is_back(
     kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]
 ) -> None:
@@ -52,7 +51,6 @@ LIVE_LIMIT_S = 30.0
 """The number of loop iterations after which a service counts as dead."""
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", ["paused", "killed"])
 def test_it_lives_and_ends_in_time_while_kafka_is_away(
     kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int], how: str

@@ -13,7 +13,7 @@ from control_world import Control, WorkerGroup, until
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.integration
 
 CLASS = "com.datamountaineer.streamreactor.connect.coap.source.CoapSourceConnector"
 

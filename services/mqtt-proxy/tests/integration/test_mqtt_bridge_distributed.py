@@ -17,7 +17,7 @@ from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
 pytest_plugins = ("mqtt_fixtures",)
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.integration
 
 RUNNING = ["RUNNING"] * 3
 

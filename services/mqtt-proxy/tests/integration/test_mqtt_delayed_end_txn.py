@@ -223,7 +223,6 @@ def test_a_late_or_unanswered_end_txn_touches_no_other_transaction(kafka: Kafka)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_a_thousand_late_or_unanswered_end_txns_touch_no_other_transaction(kafka: Kafka) -> None:
     # Most of a round is waiting, so several run beside each other, each with a relay of its own.
     total: Counter[WriteResult] = Counter()

@@ -100,7 +100,6 @@ def test_lost_and_late_ends_of_transactions_under_load(proxy: Proxy, gate: Kafka
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_two_hundred_lost_and_late_ends_of_transactions_under_load(proxy: Proxy, gate: KafkaGate) -> None:
     lose_under_load(proxy, gate, losses=200)
 

@@ -51,7 +51,6 @@ def test_kafka_is_killed_for_5_s_under_the_load_of_200_connections(proxy: Proxy,
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_kafka_is_killed_for_30_s_under_the_load_of_200_connections(proxy: Proxy, kafka: Kafka) -> None:
     kafka_killed_under_load(proxy, kafka, outage_s=30, messages=200)
 

@@ -147,7 +147,6 @@ def test_kill_9_under_the_load_of_200_connections(proxy: Proxy) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_five_times_kill_9_under_the_load_of_200_connections(proxy: Proxy) -> None:
     kill_under_load(proxy, kills=5, messages=240)
 

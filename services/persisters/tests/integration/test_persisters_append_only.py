@@ -20,7 +20,7 @@ from persisters_world import BASE_MS, Broker, Persister, Persisters, Seen, seen
 from isotherm.stack.servers.hazelcast import BOUNDED_QUEUE_ITEMS
 
 pytest_plugins = ("persisters_fixtures",)
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 ROOM = BOUNDED_QUEUE_ITEMS
 

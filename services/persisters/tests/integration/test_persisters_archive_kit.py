@@ -12,7 +12,7 @@ from kit_archives import IcebergUnderTest, ParquetBucketUnderTest, ParquetFilesU
 
 from isotherm.sink_testkit import SinkConformance, SinkUnderTest
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 
 class TestParquetFiles(SinkConformance):

@@ -9,7 +9,7 @@ from persisters_stores import MapStore, Store
 from persisters_world import BASE_MS, Broker, Persisters
 
 pytest_plugins = ("persisters_fixtures",)
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 DEAD_LETTERS = "errors.deadletterqueue.enable=true"
 

@@ -18,7 +18,7 @@ from isotherm.servicekit.kafka import clients
 from isotherm.stack.servers.server import wait_all_ready
 
 pytest_plugins = ("persisters_fixtures",)
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.integration
 
 SINK = "com.datamountaineer.streamreactor.connect.hazelcast.sink.HazelCastSinkConnector"
 TASKS = 2

@@ -13,7 +13,7 @@ from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit
 
 pytest_plugins = ("persisters_fixtures",)
-pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
 
 def members(broker: Broker, group: str) -> int:

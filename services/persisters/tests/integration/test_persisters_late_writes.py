@@ -14,7 +14,7 @@ from persisters_stores import Store
 from persisters_world import Broker, Persisters, until
 
 pytest_plugins = ("persisters_fixtures",)
-pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
 DEVICE = "dev-0"
 

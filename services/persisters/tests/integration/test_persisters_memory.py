@@ -11,7 +11,7 @@ from persisters_stores import MapStore, Store
 from persisters_world import BASE_MS, Broker, Persister, Persisters
 
 pytest_plugins = ("persisters_fixtures",)
-pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.faults, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.faults]
 
 FEW, MANY = 10_000, 1_000_000
 ALLOWED_MB = 100.0

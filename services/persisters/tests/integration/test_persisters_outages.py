@@ -13,7 +13,7 @@ from persisters_stores import STORES, HazelcastStore, MapStore, Store
 from persisters_world import BASE_MS, Broker, Persisters, Seen
 
 pytest_plugins = ("persisters_fixtures",)
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 PATIENT = ("error.policy=RETRY", "max.retries=-1", "retry.interval=500")
 LOST_ANSWERS = [(name, write) for name, (kind, _) in STORES.items() for write in kind.lost_answers]

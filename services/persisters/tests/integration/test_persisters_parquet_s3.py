@@ -16,7 +16,7 @@ from test_persisters_parquet import TOPIC, reading, writing
 
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 
 def keys(s3: Any, port: int, bucket: str) -> dict[str, str]:

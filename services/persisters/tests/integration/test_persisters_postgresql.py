@@ -18,7 +18,7 @@ from isotherm.persisters.api.row import Batch
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.stack.servers.postgresql import Postgresql
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 DAY_MS = 86_400_000
 TIME_MS = 1_767_225_600_000

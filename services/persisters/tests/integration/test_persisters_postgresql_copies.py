@@ -17,7 +17,7 @@ from isotherm.persisters.api.ownership import Ownership, OwnershipLostError
 from isotherm.persisters.api.row import Batch, Row
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 TIME_MS = 1_767_225_600_123
 KINDS: dict[str, Any] = {

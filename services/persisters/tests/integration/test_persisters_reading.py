@@ -26,7 +26,7 @@ from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Stop
 
 pytest_plugins = ("persisters_fixtures",)
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 
 def delete_before(broker: Broker, offset: int) -> None:

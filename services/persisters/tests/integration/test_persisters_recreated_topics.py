@@ -22,7 +22,7 @@ from isotherm.persisters.sinks.hazelcast.structures import (
 from isotherm.servicekit.kafka import clients
 
 pytest_plugins = ("persisters_fixtures",)
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.integration
 
 KINDS = ("QUEUE", "LIST", "SET", "MULTI_MAP", "RING_BUFFER", "RELIABLE_TOPIC")
 

@@ -31,7 +31,7 @@ from isotherm.stack.servers.registry import Registry
 from confluent_kafka.schema_registry import SchemaReference  # isort: skip
 from confluent_kafka.schema_registry.json_schema import JSONSerializer  # isort: skip
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 AT_MS = 1_769_860_800_123
 ROOM = 'syntax = "proto3"; package house; message Room { string name = 1; }'

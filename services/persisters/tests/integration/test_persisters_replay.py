@@ -11,7 +11,7 @@ from persisters_stores import MapStore
 from persisters_world import BASE_MS, Broker, Persister, Persisters
 
 pytest_plugins = ("persisters_fixtures",)
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 
 def command(broker: Broker, folder: Path, task: Persister, *words: str) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ from sink_world import Writing
 
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 Refuse = Callable[[int, str], str]
 

@@ -20,7 +20,7 @@ from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.row import Batch
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.integration
 
 KEYSPACE = "features"
 ROOM = {"type": "record", "name": "Room", "fields": [{"name": "floor", "type": "int"}]}

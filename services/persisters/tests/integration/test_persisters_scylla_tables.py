@@ -15,7 +15,7 @@ from sink_world import Writing
 
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.integration
 
 KEYSPACE = "changes"
 SCHEMA: Any = {

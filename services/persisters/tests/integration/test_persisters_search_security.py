@@ -18,7 +18,7 @@ from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.settings import RegistrySettings
 from isotherm.stack.servers.elasticsearch import ELASTICSEARCH_8, ELASTICSEARCH_9, PASSWORD, USER, Elasticsearch
 
-pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 KINDS = ("user", "bearer token")
 """API keys are in an index that this distribution cannot make: the filter `pattern_capture` of its analyzer is in the

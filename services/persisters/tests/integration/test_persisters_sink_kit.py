@@ -21,7 +21,7 @@ from kit_stores import (
 
 from isotherm.sink_testkit import SinkConformance, SinkUnderTest
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 
 class TestElasticsearch(SinkConformance):

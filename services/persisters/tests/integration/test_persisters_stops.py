@@ -18,7 +18,7 @@ from persisters_world import BASE_MS, Broker, Persisters, Seen
 from isotherm.servicekit.kafka import clients
 
 pytest_plugins = ("persisters_fixtures",)
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 DEAD_LETTERS = "errors.deadletterqueue.enable=true"
 SMALL_BATCHES = "connect.{}.batch.size=10"

@@ -11,7 +11,7 @@ from persisters_stores import MapStore
 from persisters_world import BASE_MS, Broker, Persisters
 
 pytest_plugins = ("persisters_fixtures",)
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 
 def test_tasks_share_the_partitions_and_a_failed_one_ends_the_connector(

@@ -10,7 +10,7 @@ from persisters_stores import MapStore
 from persisters_world import BASE_MS, Broker, Persisters
 
 pytest_plugins = ("persisters_fixtures",)
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 
 def test_topics_that_a_java_pattern_means_are_read_also_those_that_come_later(

@@ -193,7 +193,8 @@ def of_the_worker(world: World, prefix: str, worker: Connect, kafka: Kafka, file
 
 
 def produce(world: World, topics: Sequence[str], kafka: Kafka) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    # Their offsets are their numbers: without idempotence a batch that is sent again may change the order.
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
     for topic in topics:
         for value in world.values:
             producer.produce(

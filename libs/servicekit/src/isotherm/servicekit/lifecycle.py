@@ -90,11 +90,12 @@ def collect_rarely(new_objects: int = 100_000) -> None:
     gc.set_threshold(new_objects, 20, 20)
 
 
-def run(main: Callable[[Stop], int], *, shutdown_timeout_ms: int) -> int:
+def run(main: Callable[[Stop], int], *, shutdown_timeout_ms: int, end_others: Callable[[], None] | None = None) -> int:
     """Run `main` in the main thread until it returns; SIGTERM and SIGINT set its `Stop`.
 
     When `main` has not returned `shutdown_timeout_ms` after the first signal, or on a second signal, the process ends
     at once with Exit.DEADLINE: every service recovers from an unclean end, but nothing recovers a hanging process.
+    `end_others` is called before it does so at the deadline: it ends the processes that would hang on.
     """
     stop = Stop()
 
@@ -103,7 +104,7 @@ def run(main: Callable[[Stop], int], *, shutdown_timeout_ms: int) -> int:
             os._exit(Exit.DEADLINE)
         # No logging here: the signal may have interrupted the owner of the logging lock.
         stop.set()
-        overdue = threading.Timer(shutdown_timeout_ms / 1000, _end_overdue, [signal.Signals(number).name])
+        overdue = threading.Timer(shutdown_timeout_ms / 1000, _end_overdue, [signal.Signals(number).name, end_others])
         overdue.daemon = True
         overdue.start()
 
@@ -134,8 +135,12 @@ def run_async(
     return run(threaded, shutdown_timeout_ms=shutdown_timeout_ms)
 
 
-def _end_overdue(signal_name: str) -> None:
+def _end_overdue(signal_name: str, end_others: Callable[[], None] | None) -> None:
     _log.error("not drained within the deadline, ending now", signal=signal_name)
     # Nothing else tells afterwards what the service was waiting for.
     faulthandler.dump_traceback(all_threads=True)
-    os._exit(Exit.DEADLINE)
+    try:
+        if end_others is not None:
+            end_others()
+    finally:
+        os._exit(Exit.DEADLINE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -83,7 +82,13 @@ class SparkMaster(_SparkDaemon):
     def state(self) -> dict[str, Any]:
         """Return what the master says of its workers and applications; empty while it does not answer."""
         answer = probes.get(self.page_port, "/json/", _PROBE_TIMEOUT_S)
-        found: dict[str, Any] = json.loads(answer.body) if answer is not None and answer.is_ok else {}
+        if answer is None or not answer.is_ok:
+            return {}
+        try:
+            found: dict[str, Any] = answer.json()
+        except ValueError:
+            # While the master starts, its page answers for every path that it does not know yet.
+            return {}
         return found
 
 

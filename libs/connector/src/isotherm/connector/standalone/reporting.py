@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -102,7 +103,8 @@ def reported(reporter: Reporter) -> Iterator[None]:
 def counts_of(registry: CollectorRegistry, prefix: str, connector: str | None = None) -> dict[str, int]:
     """Every counter and gauge whose name begins with `prefix`, by the rest of its name, summed over its labels.
 
-    With `connector`: only metrics with the label `connector`, and of them only the samples with this value.
+    With `connector`: only metrics with the label `connector`, and of them only the samples with this value. A gauge
+    that is not a number says that nobody knows, and is left out.
     """
     counts: dict[str, int] = {}
     for metric in registry.collect():
@@ -114,5 +116,7 @@ def counts_of(registry: CollectorRegistry, prefix: str, connector: str | None = 
             if not sample.name.endswith("_created") and connector in (None, sample.labels.get("connector"))
         ]
         if samples or connector is None:
-            counts[metric.name.removeprefix(prefix)] = int(sum(sample.value for sample in samples))
+            total = sum(sample.value for sample in samples)
+            if not math.isnan(total):
+                counts[metric.name.removeprefix(prefix)] = int(total)
     return counts
