@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator import records
@@ -126,19 +126,16 @@ class WindowSink:
         self._metrics.windows_without_device.inc(sum(row["device_id"] not in devices for row in rows))
 
     def _write_large(self, finished: DataFrame, plan: PlannedBatch) -> bool:
-        has_groups, measures = bool(self._settings.group_attributes), self._settings.measures
-        if has_groups:
-            finished = windows.with_devices(finished, self._devices.as_of(finished.sparkSession, plan.batch_id))
-        # Persist, so that the state is read and joined only once however often its rows are written.
+        measures = self._settings.measures
+        # Persist, so that the state is read only once however often its rows are written.
         persisted = finished.persist(StorageLevel.MEMORY_AND_DISK)
         rows = windows.with_revision(windows.from_epoch_ms(persisted), plan.timestamp_ms)
         try:
             if self._complete_after_ms is not None:
                 rows = self._complete(rows, self._complete_after_ms)
             # A job of its own counts the rows: an Observation never completes for rows that Kafka's sink writes.
-            known = F.count(windows.IS_KNOWN) if has_groups else F.count(F.lit(1))
             copies = F.sum("duplicates") if measures.leaves_copies_out else F.lit(0)
-            ((count, known_count, duplicates),) = rows.agg(F.count(F.lit(1)), known, copies).collect()
+            ((count, duplicates),) = rows.agg(F.count(F.lit(1)), copies).collect()
             if count == 0:
                 return False
             judged_by = headers.made({headers.JUDGED_BY: F.lit(self._judged_by)})
@@ -146,9 +143,9 @@ class WindowSink:
             self._write(records_of_rows, self._settings.output_topic)
             self._metrics.windows_emitted.inc(count)
             self._metrics.duplicates.inc(duplicates or 0)
-            if has_groups:
-                self._write_groups(rows)
-                self._metrics.windows_without_device.inc(count - known_count)
+            # The aggregates need no device. They do not wait for the join.
+            if self._settings.group_attributes:
+                self._write_groups(rows, self._devices.as_of(finished.sparkSession, plan.batch_id))
             return True
         finally:
             persisted.unpersist()
@@ -185,13 +182,16 @@ class WindowSink:
             complete_after_ms=complete_after_ms,
         )
 
-    def _write_groups(self, members: DataFrame) -> None:
-        settings = self._settings
+    def _write_groups(self, rows: DataFrame, devices: DataFrame) -> None:
+        settings, seen = self._settings, Observation()
+        without_device = F.count_if(F.col(windows.IS_KNOWN).isNull()).alias("without_device")
+        members = windows.with_devices(rows, devices).observe(seen, without_device)
         groups = windows.group(members, settings.group_attributes, settings.unknown_group).persist()
         try:
             count = groups.count()
             self._write(windows.to_group_topic(groups, self._group_id), settings.grouped_topic)
             self._metrics.groups_emitted.inc(count)
+            self._metrics.windows_without_device.inc(seen.get["without_device"])
         finally:
             groups.unpersist()
 
