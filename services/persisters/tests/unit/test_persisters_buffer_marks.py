@@ -75,6 +75,37 @@ def test_all_buffers_are_full_only_if_each_is() -> None:
     assert buffers.resume_drained() == []
 
 
+def test_a_partition_is_at_its_end_until_more_is_delivered() -> None:
+    buffer = buffer_of()
+    assert not buffer.is_at_end, "nobody has seen the end"
+    buffer.end_of_partition = 7
+    assert buffer.is_at_end
+    buffer.append(runs_of([record(offset) for offset in range(7)])[0], 0.0)
+    assert buffer.is_at_end
+    buffer.append(runs_of([record(7)])[0], 0.0)
+    assert not buffer.is_at_end
+    buffer.end_of_partition = 9
+    assert buffer.is_at_end, "a marker of a transaction is the last offset"
+    settle(buffer)
+    assert buffer.is_at_end
+
+
+def test_only_partitions_with_more_records_need_room() -> None:
+    buffers = PartitionBuffers(LIMITS, Backoff)
+    for partition in range(2):
+        buffers.assign(("t", partition), None, Counts())
+    first, second = buffers.by_partition.values()
+    first.end_of_partition = 0
+    buffers.append(runs_of([record(offset, 1) for offset in range(2)]), 0.0)
+    assert not buffers.are_unread_above_low_mark
+    buffers.append(runs_of([record(offset, 1) for offset in range(2, 5)]), 0.0)
+    assert (buffers.are_unread_above_low_mark, buffers.are_all_above_low_mark) == (True, False)
+    buffers.append(runs_of([record(0)]), 0.0)
+    assert not buffers.are_unread_above_low_mark
+    first.end_of_partition, second.end_of_partition = 1, 5
+    assert not buffers.are_unread_above_low_mark, "nothing more is known of"
+
+
 def test_a_partition_that_is_assigned_again_begins_anew() -> None:
     buffers = PartitionBuffers(LIMITS, Backoff)
     buffers.assign(("t", 0), None, Counts())

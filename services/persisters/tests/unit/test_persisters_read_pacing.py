@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.persisters.task.read_pacing import FLOW_PER_S, GROUP_MS, ReadPacing
+from isotherm.persisters.api.record import Record, runs_of
+from isotherm.persisters.buffers.accounting import Counts
+from isotherm.persisters.buffers.limits import BufferLimits
+from isotherm.persisters.buffers.partition_buffers import PartitionBuffers
+from isotherm.persisters.task.read_pacing import FLOW_PER_S, GROUP_MS, ReadPacing, RoomPause
+from isotherm.servicekit.backoff import Backoff
 
 
 def reads(arrivals_ms: Sequence[float], pacing: ReadPacing | None = None) -> list[tuple[float, int]]:
@@ -68,3 +73,44 @@ def test_offsets_of_transactions_count_as_read_only_in_proportion_to_the_flow(re
     pacing.note_read(records, 5_000.0)
     assert pacing.open_offsets <= records / 4
     assert pacing.is_flowing == (records >= FLOW_PER_S)
+
+
+def buffers_with(*waiting: int, at_end: Sequence[int] = ()) -> PartitionBuffers:
+    """Buffers of partitions that hold so many records each, with a share of 4; those `at_end` have no more."""
+    buffers = PartitionBuffers(BufferLimits(batch_records=2, waiting_records=4 * len(waiting)), Backoff)
+    for number, records in enumerate(waiting):
+        buffers.assign(("t", number), None, Counts())
+        buffers.append(runs_of([Record("t", number, offset, 0, None, b"", ()) for offset in range(records)]), 0.0)
+        if number in at_end:
+            buffers.by_partition["t", number].end_of_partition = records
+    return buffers
+
+
+def pause_at(buffers: PartitionBuffers, *times_ms: float, written_ms: float = 1_000.0) -> list[bool]:
+    """Whether reading stops at these times, after a poll at 1,000 ms and a write at `written_ms`."""
+    pause = RoomPause()
+    pause.note_poll(1_000.0)
+    pause.note_written(written_ms)
+    return [pause.is_on(buffers, at_ms) for at_ms in times_ms]
+
+
+def test_reading_waits_for_room_two_seconds_after_a_write() -> None:
+    full, some = buffers_with(3, 3), buffers_with(3, 2)
+    assert pause_at(full, 1_000.0, 2_999.0, 3_000.0) == [True, True, False]
+    assert pause_at(some, 1_000.0) == [False]
+    assert pause_at(buffers_with(), 1_000.0) == [False]
+
+
+def test_writes_without_a_poll_stop_reading_for_ten_seconds_at_most() -> None:
+    full = buffers_with(3, 3)
+    assert pause_at(full, 10_999.0, 11_000.0, written_ms=10_500.0) == [True, False]
+
+
+def test_a_full_buffer_beside_partitions_without_records_stops_reading_for_a_moment() -> None:
+    beside = buffers_with(3, 0, at_end=[1])
+    assert pause_at(beside, 1_000.0, 1_099.0, 1_100.0) == [True, True, False]
+    assert pause_at(buffers_with(3, 0), 1_000.0) == [False], "the other one may have records"
+
+
+def test_nothing_stops_reading_before_the_first_write() -> None:
+    assert not RoomPause().is_on(buffers_with(3, 3), 5.0)

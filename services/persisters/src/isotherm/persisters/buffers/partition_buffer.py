@@ -114,6 +114,14 @@ class PartitionBuffer:
         return self.position if self.position is not None else self.committed
 
     @property
+    def is_at_end(self) -> bool:
+        """Whether the consumer has reached the partition's end, and delivered nothing since."""
+        if self.end_of_partition is None:
+            return False
+        expected = self.next_offset
+        return expected is None or expected <= self.end_of_partition
+
+    @property
     def unread(self) -> int | None:
         """Offsets that were not read yet, as far as the consumer knows; None before it knows the partition's end."""
         if self.high_watermark is None:

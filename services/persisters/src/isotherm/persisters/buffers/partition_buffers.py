@@ -152,6 +152,13 @@ class PartitionBuffers:
         return bool(self.by_partition) and not any(each.is_at_low_mark(share) for each in self.by_partition.values())
 
     @property
+    def are_unread_above_low_mark(self) -> bool:
+        """Whether every buffer whose partition has more records holds more than half of its share, and one does."""
+        unread = [buffer for buffer in self.by_partition.values() if not buffer.is_at_end]
+        share = self._share()
+        return bool(unread) and not any(each.is_at_low_mark(share) for each in unread)
+
+    @property
     def are_all_paused(self) -> bool:
         """Whether every partition is paused, so that reading brings nothing."""
         return bool(self.by_partition) and all(buffer.paused for buffer in self.by_partition.values())

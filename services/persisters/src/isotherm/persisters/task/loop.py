@@ -33,7 +33,7 @@ from isotherm.persisters.task.loop_settings import LoopSettings
 from isotherm.persisters.task.observer import Observer
 from isotherm.persisters.task.opening import close_sink, open_sink
 from isotherm.persisters.task.partition_hooks import PartitionHooks
-from isotherm.persisters.task.read_pacing import ReadPacing
+from isotherm.persisters.task.read_pacing import ReadPacing, RoomPause
 from isotherm.persisters.task.task_failure import TaskFailedError
 from isotherm.persisters.task.writers import Attempt, Writers
 from isotherm.servicekit import logs
@@ -52,10 +52,6 @@ _BEHIND_WAIT_S = 0.005
 """Longest wait for the next records while a write is in flight and Kafka has more of them."""
 _CONFIRMATION_RETRY_MS = 500.0
 """Pause after a commit that was to confirm the membership, if Kafka refused it."""
-_READ_PAUSE_MS = 2_000.0
-"""How long polling stops after a write while all buffers are above their low mark; five times that in a row at most.
-
-The loop does not pause the partitions for that: the client discards what it has fetched of a paused partition."""
 
 
 class Loop:
@@ -110,8 +106,8 @@ class Loop:
         self.is_drained = True
         """False if a write had no answer when the task ended: its records are read again."""
         self._writers = Writers(settings.writers, sink, policy, send_dead_letters, observer, settings.limits)
-        self._next_commit_ms = self._next_confirmation_ms = self._read_again_ms = self._poll_by_ms = 0.0
-        self._pacing, self._read_messages = ReadPacing(), message_reader()
+        self._next_commit_ms = self._next_confirmation_ms = 0.0
+        self._pacing, self._room_pause, self._read_messages = ReadPacing(), RoomPause(), message_reader()
         self._failure: BaseException | None = None
         self._is_ending = False
         self._drain_deadline_ms = 0.0
@@ -149,13 +145,11 @@ class Loop:
     def _iterate(self) -> None:
         self._health.beat()
         self._subscription.update()
-        # Only a finished write makes room. Reading before that would only take processor time.
-        is_read_paused = self.buffers.are_all_above_low_mark and _now_ms() < self._read_again_ms
-        self._wait(is_read_paused)
+        self._wait(self._room_pause.is_on(self.buffers, _now_ms()))
         self._collect()
         self._confirm_lease()
         self._prepare_and_start()
-        if not (self.buffers.are_all_above_low_mark and _now_ms() < self._read_again_ms):
+        if not self._room_pause.is_on(self.buffers, _now_ms()):
             self._pause_and_resume()
         if _now_ms() >= self._next_commit_ms:
             self._commit(self.buffers.uncommitted())
@@ -194,7 +188,7 @@ class Loop:
     def _read(self, timeout_s: float) -> bool:
         """Read what is there, after waiting up to `timeout_s` seconds for the first message; False if there is none."""
         first = self._consumer.poll(timeout_s)
-        self._poll_by_ms = _now_ms() + 5 * _READ_PAUSE_MS
+        self._room_pause.note_poll(_now_ms())
         if first is None:
             return False
         most = self.buffers.max_records_per_read
@@ -297,7 +291,7 @@ class Loop:
             if waiting <= self._without_schema:
                 self._health.ready("sink")
             self._observer.settled(buffer.partition, settled)
-            self._read_again_ms = min(_now_ms() + _READ_PAUSE_MS, self._poll_by_ms)
+            self._room_pause.note_written(_now_ms())
         if batch is not None and batch.stopped_at is not None and settled is not None:
             self._failure = self._failure or TaskFailedError(batch.stopped_at)
 

@@ -1,8 +1,10 @@
-"""When the task reads next: records that flow steadily are read in groups. Pure; see docs/adr/0100."""
+"""When the task reads next: not before there is room, and records that flow steadily in groups. Pure; see ADR 100."""
 
 from __future__ import annotations
 
 import math
+
+from isotherm.persisters.buffers.partition_buffers import PartitionBuffers
 
 FLOW_PER_S = 40.0
 """Records a second from which on they are read in groups. Fewer are stored one by one, each at once."""
@@ -10,6 +12,40 @@ GROUP_MS = 300.0
 """Pause between two reads while records flow: as long as the first record of a group waits for the last one."""
 _RATE_WINDOW_MS = 1_000.0
 _OPEN_MS = 250.0
+
+_LONGEST_PAUSE_MS = 2_000.0
+"""How long reading stops after a write while all buffers are above their low mark; five times that in a row at most."""
+_PAUSE_BESIDE_READ_MS = 100.0
+"""The same while partitions that are read to their ends have room: as long as their next records may wait for others'.
+"""
+
+
+class RoomPause:
+    """Stops reading while the buffers hold enough: only a finished write makes room.
+
+    The loop does not pause the partitions for that. The client discards what it has fetched of a paused partition, and
+    once it is resumed fetches it only after the fetch under way is answered: half a second later, if that one is of
+    partitions without records.
+    """
+
+    def __init__(self) -> None:
+        self._written_ms = self._poll_by_ms = 0.0
+
+    def note_poll(self, now_ms: float) -> None:
+        """Note that the consumer was polled, which it must be from time to time."""
+        self._poll_by_ms = now_ms + 5 * _LONGEST_PAUSE_MS
+
+    def note_written(self, now_ms: float) -> None:
+        """Note that a batch has its outcome."""
+        self._written_ms = now_ms
+
+    def is_on(self, buffers: PartitionBuffers, now_ms: float) -> bool:
+        """Return whether not to read now."""
+        if now_ms >= min(self._written_ms + _LONGEST_PAUSE_MS, self._poll_by_ms):
+            return False
+        if now_ms < self._written_ms + _PAUSE_BESIDE_READ_MS:
+            return buffers.are_unread_above_low_mark
+        return buffers.are_all_above_low_mark
 
 
 class ReadPacing:
