@@ -143,8 +143,9 @@ SHARED = BufferLimits(
 @pytest.mark.parametrize(
     ("buffers", "waiting", "share"),
     [
-        (0, Share(0, 0), Share(80, 800)),
-        (4, Share(80, 800), Share(20, 200)),
+        (0, Share(0, 0), Share(40, 400)),
+        (2, Share(80, 800), Share(20, 200)),
+        (4, Share(80, 800), Share(10, 100)),
         (8, Share(80, 800), Share(10, 100)),
         (16, Share(39, 399), Share(10, 100)),
         (16, Share(40, 0), Share(1, 12)),
@@ -152,10 +153,48 @@ SHARED = BufferLimits(
         (200, Share(80, 800), Share(1, 1)),
     ],
 )
-def test_a_buffer_may_hold_its_part_or_a_batch_while_half_of_the_total_is_free(
+def test_a_buffer_may_hold_half_of_its_part_or_a_batch_while_half_of_the_total_is_free(
     buffers: int, waiting: Share, share: Share
 ) -> None:
     assert SHARED.share_of_each(buffers, waiting) == share
+
+
+@pytest.mark.parametrize(
+    ("buffers", "share", "common"),
+    [
+        (2, Share(20, 200), Share(40, 400)),
+        (5, Share(10, 100), Share(30, 300)),
+        (8, Share(10, 100), Share(0, 0)),
+        (16, Share(10, 100), Share(0, 0)),
+        (1, Share(9, 100), Share(0, 0)),
+        (1, Share(10, 99), Share(0, 0)),
+    ],
+)
+def test_what_shares_of_whole_batches_leave_of_the_total_is_common(buffers: int, share: Share, common: Share) -> None:
+    assert SHARED.common(buffers, share) == common
+
+
+def test_one_buffer_takes_the_common_rest_and_the_others_have_their_shares() -> None:
+    limits = BufferLimits(batch_records=10, waiting_records=80)
+    buffers = PartitionBuffers(limits, Backoff)
+    for partition in range(4):
+        buffers.assign(("t", partition), None, Counts())
+    offsets = dict.fromkeys(range(4), 0)
+
+    def read(partition: int, records: int) -> list[int]:
+        """Deliver so many records; return the partitions that are paused then."""
+        begin = offsets[partition]
+        offsets[partition] += records
+        made = [Record("t", partition, offset, 0, None, b"", ()) for offset in range(begin, offsets[partition])]
+        buffers.append(runs_of(made), 0.0)
+        return [buffer.partition[1] for buffer in buffers.pause_full()]
+
+    assert read(0, 49) == []
+    assert read(1, 9) == []
+    assert read(0, 1) == [0], "its share of 10, and 40 that all have in common"
+    assert read(1, 1) == [1]
+    assert read(2, 10) == [2]
+    assert read(3, 9) == []
 
 
 @pytest.mark.parametrize(("records", "size_bytes", "share"), [(79, 800, Share(2, 25)), (80, 799, Share(2, 24))])
@@ -272,7 +311,7 @@ def test_a_batch_that_failed_waits_for_its_back_off_with_the_reason() -> None:
 def test_only_moved_positions_are_committed_and_one_that_is_known_confirms_the_lease() -> None:
     buffers = PartitionBuffers(LIMITS, Backoff)
     assert (buffers.known(), buffers.uncommitted(), buffers.in_flight) == ([], [], 0)
-    assert (buffers.are_all_paused, buffers.are_all_above_low_mark) == (False, False)
+    assert (buffers.are_all_paused, buffers.hold_enough) == (False, False)
     for partition, committed in enumerate((None, 5, 5)):
         buffers.assign((TOPIC, partition), committed, Counts(), now_ms=7.0)
     _, still, moved = buffers.by_partition.values()

@@ -68,10 +68,10 @@ def test_all_buffers_are_full_only_if_each_is() -> None:
     buffers.append(runs_of([record(offset) for offset in range(7)]), 0.0)
     assert buffers.pause_full() == [first]
     assert buffers.pause_full() == [], "it is paused already"
-    assert (buffers.are_all_above_low_mark, buffers.are_all_paused) == (False, False)
+    assert (buffers.hold_enough, buffers.are_all_paused) == (False, False)
     buffers.append(runs_of([record(offset, 1) for offset in range(7)]), 0.0)
     assert buffers.pause_full() == [second]
-    assert (buffers.are_all_above_low_mark, buffers.are_all_paused) == (True, True)
+    assert (buffers.hold_enough, buffers.are_all_paused) == (True, True)
     assert buffers.resume_drained() == []
 
 
@@ -97,13 +97,13 @@ def test_only_partitions_with_more_records_need_room() -> None:
     first, second = buffers.by_partition.values()
     first.end_of_partition = 0
     buffers.append(runs_of([record(offset, 1) for offset in range(2)]), 0.0)
-    assert not buffers.are_unread_above_low_mark
+    assert not buffers.unread_hold_enough
     buffers.append(runs_of([record(offset, 1) for offset in range(2, 5)]), 0.0)
-    assert (buffers.are_unread_above_low_mark, buffers.are_all_above_low_mark) == (True, False)
+    assert (buffers.unread_hold_enough, buffers.hold_enough) == (True, False)
     buffers.append(runs_of([record(0)]), 0.0)
-    assert not buffers.are_unread_above_low_mark
+    assert not buffers.unread_hold_enough
     first.end_of_partition, second.end_of_partition = 1, 5
-    assert not buffers.are_unread_above_low_mark, "nothing more is known of"
+    assert not buffers.unread_hold_enough, "nothing more is known of"
 
 
 def test_a_partition_that_is_assigned_again_begins_anew() -> None:

@@ -316,7 +316,7 @@ def test_partitions_pause_at_their_share_and_resume_at_half_of_it() -> None:
     buffer = buffers.by_partition[(TOPIC, 0)]
     buffers.append(runs_of([record(offset) for offset in range(5)]), 0.0)
     assert buffers.pause_full() == []
-    assert buffers.are_all_above_low_mark
+    assert buffers.hold_enough
     buffers.append(runs_of([record(5)]), 0.0)
     assert buffers.pause_full() == [buffer]
     assert buffers.are_all_paused
@@ -324,7 +324,7 @@ def test_partitions_pause_at_their_share_and_resume_at_half_of_it() -> None:
         InFlightBatch.prepare(buffer.next_batch(WHOLE_BATCH), NOOP_WITH_DEAD_LETTERS, projecting(set(), set())), 0.0
     )
     assert buffers.resume_drained() == [buffer]
-    assert (buffers.are_all_paused, buffers.are_all_above_low_mark) == (False, False)
+    assert (buffers.are_all_paused, buffers.hold_enough) == (False, False)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -76,7 +76,7 @@ def test_offsets_of_transactions_count_as_read_only_in_proportion_to_the_flow(re
 
 
 def buffers_with(*waiting: int, at_end: Sequence[int] = ()) -> PartitionBuffers:
-    """Buffers of partitions that hold so many records each, with a share of 4; those `at_end` have no more."""
+    """Buffers of partitions that hold so many records each, of batches of 2; those `at_end` have no more."""
     buffers = PartitionBuffers(BufferLimits(batch_records=2, waiting_records=4 * len(waiting)), Backoff)
     for number, records in enumerate(waiting):
         buffers.assign(("t", number), None, Counts())
@@ -95,7 +95,7 @@ def pause_at(buffers: PartitionBuffers, *times_ms: float, written_ms: float = 1_
 
 
 def test_reading_waits_for_room_two_seconds_after_a_write() -> None:
-    full, some = buffers_with(3, 3), buffers_with(3, 2)
+    full, some = buffers_with(3, 3), buffers_with(3, 1)
     assert pause_at(full, 1_000.0, 2_999.0, 3_000.0) == [True, True, False]
     assert pause_at(some, 1_000.0) == [False]
     assert pause_at(buffers_with(), 1_000.0) == [False]
@@ -108,9 +108,23 @@ def test_writes_without_a_poll_stop_reading_for_ten_seconds_at_most() -> None:
 
 def test_a_full_buffer_beside_partitions_without_records_stops_reading_for_a_moment() -> None:
     beside = buffers_with(3, 0, at_end=[1])
-    assert pause_at(beside, 1_000.0, 1_099.0, 1_100.0) == [True, True, False]
+    assert pause_at(beside, 1_000.0, 1_249.0, 1_250.0) == [True, True, False]
     assert pause_at(buffers_with(3, 0), 1_000.0) == [False], "the other one may have records"
 
 
-def test_nothing_stops_reading_before_the_first_write() -> None:
-    assert not RoomPause().is_on(buffers_with(3, 3), 5.0)
+def test_what_would_pause_a_partition_stops_reading_for_a_moment() -> None:
+    """Though the others are empty: of a total of 16, each may hold 2, and 8 are for all."""
+    assert pause_at(buffers_with(10, 0, 0, 0), 1_249.0, 1_250.0) == [True, False]
+    assert pause_at(buffers_with(9, 0, 0, 0), 1_000.0) == [False]
+    paused = buffers_with(10, 0, 0, 0)
+    assert len(paused.pause_full()) == 1
+    assert pause_at(paused, 1_000.0) == [False], "what is paused cannot be paused"
+
+
+def test_before_the_first_write_the_first_records_count_as_one() -> None:
+    pause, full = RoomPause(), buffers_with(3, 3)
+    pause.note_poll(5_000.0)
+    assert not pause.is_on(full, 5_000.0)
+    pause.note_read(5_000.0)
+    pause.note_read(5_500.0)
+    assert [pause.is_on(full, at_ms) for at_ms in (5_000.0, 6_999.0, 7_000.0)] == [True, True, False]

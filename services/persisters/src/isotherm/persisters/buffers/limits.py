@@ -25,7 +25,8 @@ class BufferLimits:
     linger_ms: float = 0.0
     """How long records may wait for a batch to fill, in milliseconds."""
     waiting_records: int = 20_000
-    """Of all buffers together. A partition is paused at its share (high mark) and resumed at half of it (low mark)."""
+    """Of all buffers together. A partition is paused when its buffer holds its share and what all have in common is used
+    up, and resumed at half of its share."""
     waiting_bytes: int = 32 * 1024 * 1024
     writing_records: int = 32_000
     """Of all batches that are prepared or being written, together. A decoded record takes several times its size."""
@@ -64,17 +65,32 @@ class BufferLimits:
     def share_of_each(self, buffers: int, waiting: Share) -> Share:
         """Return how much each of `buffers` buffers may hold while `waiting` is in all of them together.
 
-        A buffer may hold a whole batch even if its part of the total is smaller, as long as half of the total is free.
-        All buffers divide the other half, so that some that are stuck leave the others their part: a quarter of the
-        total is their shares, and a quarter is what a single read adds to a share.
+        Where their parts of the total hold a batch, each has half of its part, or a batch, and they take the rest as
+        they need it (`common`). Where the parts are smaller, each may hold a whole batch as long as half of the total
+        is free. All buffers divide the other half, so that some that are stuck leave the others their part: a quarter
+        of the total is their shares, and a quarter is what a single read adds to a share.
         """
         parts = max(1, buffers)
         part = Share(self.waiting_records // parts, self.waiting_bytes // parts)
-        is_ample = part.records >= self.batch_records and part.size_bytes >= self.batch_bytes
-        is_half_free = 2 * waiting.records < self.waiting_records and 2 * waiting.size_bytes < self.waiting_bytes
-        if is_ample or is_half_free:
+        if self.is_batch(part):
+            return Share(max(self.batch_records, part.records // 2), max(self.batch_bytes, part.size_bytes // 2))
+        if 2 * waiting.records < self.waiting_records and 2 * waiting.size_bytes < self.waiting_bytes:
             return Share(max(self.batch_records, part.records), max(self.batch_bytes, part.size_bytes))
         return Share(max(1, part.records // 4), max(1, part.size_bytes // 4))
+
+    def common(self, buffers: int, share: Share) -> Share:
+        """Return how much `buffers` buffers may hold beyond their shares, all together.
+
+        A fetch brings many records of one partition. Without this its buffer would be full although others are empty.
+        """
+        if not self.is_batch(share):
+            return Share(0, 0)
+        records = self.waiting_records - buffers * share.records
+        return Share(max(0, records), max(0, self.waiting_bytes - buffers * share.size_bytes))
+
+    def is_batch(self, share: Share) -> bool:
+        """Return whether a share has room for a batch, however large its records are."""
+        return share.records >= self.batch_records and share.size_bytes >= self.batch_bytes
 
     def next_batch(self, buffers: int, writing: Share) -> Share:
         """Return how large the next batch of one of `buffers` buffers may be.

@@ -157,7 +157,7 @@ class PartitionBuffer:
         self.waiting_bytes += sum(run.sizes)
 
     def is_at_high_mark(self, share: Share) -> bool:
-        """Whether the partition must be paused: the buffer holds its share."""
+        """Whether the buffer holds its share: it may get more only of what all buffers have in common."""
         return len(self.waiting) >= share.records or self.waiting_bytes >= share.size_bytes
 
     def is_at_low_mark(self, share: Share) -> bool:

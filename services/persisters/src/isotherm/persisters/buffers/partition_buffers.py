@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from isotherm.persisters.api.ownership import Lease, Ownership
 from isotherm.persisters.api.record import Record, RecordRun
@@ -63,9 +63,11 @@ class PartitionBuffers:
                 buffer.append(run, now_ms)
 
     def pause_full(self) -> list[PartitionBuffer]:
-        """Mark the buffers at their high mark as paused and return them."""
-        share = self._share()
-        full = [buffer for buffer in self.by_partition.values() if not buffer.paused and buffer.is_at_high_mark(share)]
+        """Mark the buffers that may not hold more as paused, and return them."""
+        share, buffers = self._share(), self.by_partition.values()
+        if not self._is_common_used_up(share, buffers):
+            return []
+        full = [buffer for buffer in buffers if not buffer.paused and buffer.is_at_high_mark(share)]
         for buffer in full:
             buffer.paused = True
         return full
@@ -112,6 +114,20 @@ class PartitionBuffers:
         waiting = Share(sum(len(each.waiting) for each in buffers), sum(each.waiting_bytes for each in buffers))
         return self.limits.share_of_each(len(buffers), waiting)
 
+    def _is_common_used_up(self, share: Share, buffers: Collection[PartitionBuffer]) -> bool:
+        """Whether these buffers hold beyond their shares what all buffers have in common."""
+        common = self.limits.common(len(self.by_partition), share)
+        records = sum(max(0, len(each.waiting) - share.records) for each in buffers)
+        size_bytes = sum(max(0, each.waiting_bytes - share.size_bytes) for each in buffers)
+        return records >= common.records or size_bytes >= common.size_bytes
+
+    def _hold_enough(self, buffers: Iterable[PartitionBuffer]) -> bool:
+        """Whether each of them holds the records of the next batch, or half of its share if that is smaller."""
+        share, them = self._share(), list(buffers)
+        if self.limits.is_batch(share):
+            return bool(them) and all(each.is_batch_full(self.limits) for each in them)
+        return bool(them) and not any(each.is_at_low_mark(share) for each in them)
+
     def uncommitted(self) -> list[PartitionBuffer]:
         """Return the buffers whose position moved since it was last committed."""
         return [
@@ -146,17 +162,21 @@ class PartitionBuffers:
         return min((time_ms for time_ms in times if time_ms is not None), default=None)
 
     @property
-    def are_all_above_low_mark(self) -> bool:
-        """Whether every buffer holds more than half of its share."""
-        share = self._share()
-        return bool(self.by_partition) and not any(each.is_at_low_mark(share) for each in self.by_partition.values())
+    def hold_enough(self) -> bool:
+        """Whether no buffer needs more records for now."""
+        return self._hold_enough(self.by_partition.values())
 
     @property
-    def are_unread_above_low_mark(self) -> bool:
-        """Whether every buffer whose partition has more records holds more than half of its share, and one does."""
-        unread = [buffer for buffer in self.by_partition.values() if not buffer.is_at_end]
+    def are_about_to_be_paused(self) -> bool:
+        """Whether buffers with shares of whole batches hold so much that the next read may pause one of them."""
         share = self._share()
-        return bool(unread) and not any(each.is_at_low_mark(share) for each in unread)
+        unpaused = [buffer for buffer in self.by_partition.values() if not buffer.paused]
+        return bool(unpaused) and self.limits.is_batch(share) and self._is_common_used_up(share, unpaused)
+
+    @property
+    def unread_hold_enough(self) -> bool:
+        """Whether no buffer needs more for now whose partition has more, and there is one."""
+        return self._hold_enough(buffer for buffer in self.by_partition.values() if not buffer.is_at_end)
 
     @property
     def are_all_paused(self) -> bool:

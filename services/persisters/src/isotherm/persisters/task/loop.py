@@ -199,6 +199,7 @@ class Loop:
             self._handle_event(event)
         now_ms = _now_ms()
         self.buffers.append(found.runs, now_ms)
+        self._room_pause.note_read(now_ms)
         self._pacing.note_read(len(messages) - len(found.events), now_ms)
         if is_all and self._pacing.is_flowing and self.buffers.are_read(self._pacing.open_offsets):
             self._pacing.pause(now_ms)

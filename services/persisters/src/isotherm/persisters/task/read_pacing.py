@@ -14,10 +14,9 @@ _RATE_WINDOW_MS = 1_000.0
 _OPEN_MS = 250.0
 
 _LONGEST_PAUSE_MS = 2_000.0
-"""How long reading stops after a write while all buffers are above their low mark; five times that in a row at most."""
-_PAUSE_BESIDE_READ_MS = 100.0
-"""The same while partitions that are read to their ends have room: as long as their next records may wait for others'.
-"""
+"""How long reading stops after a write while all buffers hold enough; five times that in a row at most."""
+_PAUSE_BESIDE_EMPTY_MS = 250.0
+"""The same while some buffers are empty: as long as records of their partitions may wait for others' at most."""
 
 
 class RoomPause:
@@ -35,6 +34,10 @@ class RoomPause:
         """Note that the consumer was polled, which it must be from time to time."""
         self._poll_by_ms = now_ms + 5 * _LONGEST_PAUSE_MS
 
+    def note_read(self, now_ms: float) -> None:
+        """Note that records were read: before the first write, the first of them count as one."""
+        self._written_ms = self._written_ms or now_ms
+
     def note_written(self, now_ms: float) -> None:
         """Note that a batch has its outcome."""
         self._written_ms = now_ms
@@ -43,9 +46,10 @@ class RoomPause:
         """Return whether not to read now."""
         if now_ms >= min(self._written_ms + _LONGEST_PAUSE_MS, self._poll_by_ms):
             return False
-        if now_ms < self._written_ms + _PAUSE_BESIDE_READ_MS:
-            return buffers.are_unread_above_low_mark
-        return buffers.are_all_above_low_mark
+        is_soon = now_ms < self._written_ms + _PAUSE_BESIDE_EMPTY_MS
+        if is_soon and (buffers.are_about_to_be_paused or buffers.unread_hold_enough):
+            return True
+        return buffers.hold_enough
 
 
 class ReadPacing:
