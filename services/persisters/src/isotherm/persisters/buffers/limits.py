@@ -25,8 +25,8 @@ class BufferLimits:
     linger_ms: float = 0.0
     """How long records may wait for a batch to fill, in milliseconds."""
     waiting_records: int = 20_000
-    """Of all buffers together. A partition is paused when its buffer holds its share and nothing is left of what all have
-    in common, and resumed at half of its share."""
+    """Of all buffers together. A partition is paused when its buffer holds its share and nothing is left of what all
+    have in common, and resumed at half of its share."""
     waiting_bytes: int = 32 * 1024 * 1024
     writing_records: int = 32_000
     """Of all batches that are prepared or being written, together. A decoded record takes several times its size."""
