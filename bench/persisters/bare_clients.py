@@ -30,7 +30,7 @@ from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import BatchStatement, BatchType
-from elasticsearch import Elasticsearch, OrjsonSerializer
+from elasticsearch import ApiError, Elasticsearch, OrjsonSerializer
 from hazelcast.client import HazelcastClient
 from hazelcast.core import HazelcastJsonValue
 from hazelcast.proxy.ringbuffer import OVERFLOW_POLICY_OVERWRITE
@@ -52,6 +52,8 @@ from isotherm.stack.servers.postgresql import Postgresql
 
 IN_FLIGHT = workload.PARTITIONS
 CASSANDRA_IN_FLIGHT = 256
+_TOO_MANY_REQUESTS = 429
+_BACKOFF_S = 0.1
 CASSANDRA_BATCH = 30
 KEYSPACE = "bench"
 
@@ -79,8 +81,7 @@ def elasticsearch_forms(batches: Batches, address: str) -> Mapping[str, Write]:
     client = Elasticsearch(
         address,
         request_timeout=60,
-        max_retries=10,
-        retry_on_status=(429,),
+        max_retries=0,
         connections_per_node=IN_FLIGHT,
         serializer=OrjsonSerializer(),
     )
@@ -92,7 +93,14 @@ def elasticsearch_forms(batches: Batches, address: str) -> Mapping[str, Write]:
     def form(prepared: Sequence[Any], operations_of: Callable[[Any], Any]) -> Write:
         def write(target: str, batch: Any) -> None:
             operations = operations_of(batch)
-            answer = client.bulk(index=target, operations=operations, filter_path="errors,items.*.error")
+            while True:
+                try:
+                    answer = client.bulk(index=target, operations=operations, filter_path="errors,items.*.error")
+                    break
+                except ApiError as refused:
+                    if refused.status_code != _TOO_MANY_REQUESTS:
+                        raise
+                    time.sleep(_BACKOFF_S)  # a slow machine's heap is full of garbage, as the persister finds it, too
             if answer["errors"]:
                 raise RuntimeError(f"Elasticsearch refused rows: {str(answer)[:500]}")
 
