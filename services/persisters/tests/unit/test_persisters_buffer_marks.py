@@ -56,7 +56,14 @@ def settle(buffer: PartitionBuffer, most: int = 1_000) -> None:
 )
 def test_a_buffer_is_paused_at_its_share_and_resumed_at_half_of_it(share: Share, is_high: bool, is_low: bool) -> None:
     buffer = buffer_of(0, 1, 2, 3)
-    assert (buffer.is_at_high_mark(share), buffer.is_at_low_mark(share)) == (is_high, is_low)
+    assert (buffer.is_full(share, Share(0, 0)), buffer.is_at_low_mark(share)) == (is_high, is_low)
+
+
+def test_a_full_buffer_may_hold_more_while_something_is_left_of_what_all_have_in_common() -> None:
+    buffer = buffer_of(0, 1, 2, 3)
+    by_records, by_size = Share(4, 100 * SIZE), Share(100, 4 * SIZE)
+    assert [buffer.is_full(by_records, left) for left in (Share(1, 0), Share(0, 1))] == [False, True]
+    assert [buffer.is_full(by_size, left) for left in (Share(1, 0), Share(0, 1))] == [True, False]
 
 
 def test_all_buffers_are_full_only_if_each_is() -> None:
@@ -77,17 +84,49 @@ def test_all_buffers_are_full_only_if_each_is() -> None:
 
 def test_a_partition_is_at_its_end_until_more_is_delivered() -> None:
     buffer = buffer_of()
-    assert not buffer.is_at_end, "nobody has seen the end"
+    seen = [buffer.is_at_end]
     buffer.end_of_partition = 7
-    assert buffer.is_at_end
+    seen.append(buffer.is_at_end)
     buffer.append(runs_of([record(offset) for offset in range(7)])[0], 0.0)
-    assert buffer.is_at_end
+    seen.append(buffer.is_at_end)
     buffer.append(runs_of([record(7)])[0], 0.0)
-    assert not buffer.is_at_end
-    buffer.end_of_partition = 9
-    assert buffer.is_at_end, "a marker of a transaction is the last offset"
+    seen.append(buffer.is_at_end)
+    buffer.end_of_partition = 9  # a marker of a transaction is the last offset
+    seen.append(buffer.is_at_end)
     settle(buffer)
-    assert buffer.is_at_end
+    assert [*seen, buffer.is_at_end] == [False, True, True, False, True, True]
+
+
+def test_the_end_of_a_deleted_topic_is_not_that_of_the_next_one() -> None:
+    buffer = buffer_of(committed=7)
+    buffer.end_of_partition = 7
+    buffer.skip_gap(0, 0)
+    assert not buffer.is_at_end
+
+
+def test_a_paused_buffer_holds_enough_by_what_it_holds() -> None:
+    buffers = PartitionBuffers(LIMITS, Backoff)
+    buffers.assign(("t", 0), None, Counts())
+    (buffer,) = buffers.by_partition.values()
+    buffers.append(runs_of([record(offset) for offset in range(8)]), 0.0)
+    assert buffers.pause_full() == [buffer]
+    assert (buffers.hold_enough, buffers.unread_hold_enough) == (True, False), "a paused one delivers nothing"
+    settle(buffer, 4)
+    assert buffers.hold_enough
+    settle(buffer, 1)
+    assert not buffers.hold_enough
+
+
+@pytest.mark.parametrize("partitions", range(1, 25))
+@pytest.mark.parametrize("are_at_end", [False, True])
+def test_empty_buffers_are_read_however_many_there_are(partitions: int, are_at_end: bool) -> None:
+    for limits in (BufferLimits(), BufferLimits().with_writers(8), BufferLimits(50_000).with_large_batches()):
+        buffers = PartitionBuffers(limits, Backoff)
+        for partition in range(partitions):
+            buffers.assign(("t", partition), None, Counts())
+            buffers.by_partition["t", partition].end_of_partition = 0 if are_at_end else None
+        reasons = (buffers.are_about_to_be_paused, buffers.unread_hold_enough, buffers.hold_enough)
+        assert reasons == (False, False, False)
 
 
 def test_only_partitions_with_more_records_need_room() -> None:

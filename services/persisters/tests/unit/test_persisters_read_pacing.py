@@ -99,26 +99,30 @@ def test_reading_waits_for_room_two_seconds_after_a_write() -> None:
     assert pause_at(full, 1_000.0, 2_999.0, 3_000.0) == [True, True, False]
     assert pause_at(some, 1_000.0) == [False]
     assert pause_at(buffers_with(), 1_000.0) == [False]
+    assert pause_at(full, 2_000.0, written_ms=0.0) == [False], "no write makes room"
 
 
-def test_writes_without_a_poll_stop_reading_for_ten_seconds_at_most() -> None:
+def test_writes_without_a_poll_stop_reading_for_two_seconds_at_most() -> None:
     full = buffers_with(3, 3)
-    assert pause_at(full, 10_999.0, 11_000.0, written_ms=10_500.0) == [True, False]
+    assert pause_at(full, 2_999.0, 3_000.0, written_ms=2_500.0) == [True, False]
 
 
 def test_a_full_buffer_beside_partitions_without_records_stops_reading_for_a_moment() -> None:
     beside = buffers_with(3, 0, at_end=[1])
-    assert pause_at(beside, 1_000.0, 1_249.0, 1_250.0) == [True, True, False]
+    for written_ms in (1_000.0, 1_200.0):
+        assert pause_at(beside, 1_200.0, 1_249.0, 1_250.0, written_ms=written_ms) == [True, True, False]
     assert pause_at(buffers_with(3, 0), 1_000.0) == [False], "the other one may have records"
 
 
-def test_what_would_pause_a_partition_stops_reading_for_a_moment() -> None:
-    """Though the others are empty: of a total of 16, each may hold 2, and 8 are for all."""
-    assert pause_at(buffers_with(10, 0, 0, 0), 1_249.0, 1_250.0) == [True, False]
-    assert pause_at(buffers_with(9, 0, 0, 0), 1_000.0) == [False]
-    paused = buffers_with(10, 0, 0, 0)
-    assert len(paused.pause_full()) == 1
-    assert pause_at(paused, 1_000.0) == [False], "what is paused cannot be paused"
+def test_what_would_pause_a_partition_stops_reading_for_a_moment_while_all_are_busy() -> None:
+    """Of a total of 16, each may hold 2, and 8 are for all."""
+    busy = buffers_with(10, 1, 1, 1)
+    assert pause_at(busy, 1_249.0, 1_250.0) == [True, False]
+    assert pause_at(buffers_with(9, 1, 1, 1), 1_000.0) == [False]
+    assert pause_at(buffers_with(10, 0, 1, 1), 1_000.0) == [False], "one has nothing to write"
+    assert pause_at(buffers_with(10, 0, 1, 1, at_end=[1]), 1_000.0) == [True]
+    assert len(busy.pause_full()) == 1
+    assert pause_at(busy, 1_000.0) == [False], "what is paused cannot be paused"
 
 
 def test_before_the_first_write_the_first_records_count_as_one() -> None:

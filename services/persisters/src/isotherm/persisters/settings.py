@@ -19,7 +19,7 @@ class PersistersSettings(HostSettings):
         20_000, ge=1, description="Limit of the records that wait in one task, over all partitions."
     )
     waiting_bytes: int = Field(32 * 1024 * 1024, ge=1024, description="Limit of these records' size in bytes.")
-    fetch_queue_kilobytes: int = Field(16_384, ge=64, description="Limit of what the Kafka client fetches ahead, KiB.")
+    fetch_queue_kilobytes: int = Field(4_096, ge=64, description="Limit of what the Kafka client fetches ahead, KiB.")
     commit_interval_ms: int = Field(1_000, ge=10, description="Time between two commits of offsets.")
     offset_gap: Literal["continue", "stop"] = Field(
         "continue",

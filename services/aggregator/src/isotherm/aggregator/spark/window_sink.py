@@ -138,14 +138,17 @@ class WindowSink:
             ((count, duplicates),) = rows.agg(F.count(F.lit(1)), copies).collect()
             if count == 0:
                 return False
+            has_groups = bool(self._settings.group_attributes)
+            # Before anything is written: this may read Kafka and fail, and the batch is run again then.
+            devices = self._devices.as_of(finished.sparkSession, plan.batch_id) if has_groups else None
             judged_by = headers.made({headers.JUDGED_BY: F.lit(self._judged_by)})
             records_of_rows = windows.to_aggregate_topic(rows, self._aggregate_id, judged_by, measures)
             self._write(records_of_rows, self._settings.output_topic)
             self._metrics.windows_emitted.inc(count)
             self._metrics.duplicates.inc(duplicates or 0)
             # The aggregates need no device. They do not wait for the join.
-            if self._settings.group_attributes:
-                self._write_groups(rows, self._devices.as_of(finished.sparkSession, plan.batch_id))
+            if devices is not None:
+                self._write_groups(rows, devices)
             return True
         finally:
             persisted.unpersist()
@@ -191,6 +194,7 @@ class WindowSink:
             count = groups.count()
             self._write(windows.to_group_topic(groups, self._group_id), settings.grouped_topic)
             self._metrics.groups_emitted.inc(count)
+            # It is told of the first action on the plan, the count. An executor that is lost in it may count twice.
             self._metrics.windows_without_device.inc(seen.get["without_device"])
         finally:
             groups.unpersist()

@@ -137,6 +137,8 @@ class PartitionBuffer:
 
     def skip_gap(self, first: int, lost: int) -> None:
         """Continue at the offset `first`: the `lost` offsets before it are gone from the topic."""
+        # It may be the end of a topic of the same name that was deleted.
+        self.end_of_partition = None
         if self._gap is not None:
             # Not counted yet: the records between both gaps have no outcome, or there are none.
             lost += self._gap.lost
@@ -156,9 +158,10 @@ class PartitionBuffer:
         self._sizes.extend(run.sizes)
         self.waiting_bytes += sum(run.sizes)
 
-    def is_at_high_mark(self, share: Share) -> bool:
-        """Whether the buffer holds its share: it may get more only of what all buffers have in common."""
-        return len(self.waiting) >= share.records or self.waiting_bytes >= share.size_bytes
+    def is_full(self, share: Share, left: Share) -> bool:
+        """Whether the buffer holds its share, and nothing is `left` of what it may hold beyond that."""
+        is_full_of_records = len(self.waiting) >= share.records and left.records <= 0
+        return is_full_of_records or (self.waiting_bytes >= share.size_bytes and left.size_bytes <= 0)
 
     def is_at_low_mark(self, share: Share) -> bool:
         """Whether a paused partition can be resumed: the buffer holds at most half of its share."""
@@ -170,7 +173,11 @@ class PartitionBuffer:
 
     def is_batch_full(self, limits: BufferLimits) -> bool:
         """Whether the next batch cannot grow: the records of one wait, or a paused partition, which gets no more."""
-        return self.paused or len(self.waiting) >= limits.batch_records or self.waiting_bytes >= limits.batch_bytes
+        return self.paused or self.holds_batch(limits)
+
+    def holds_batch(self, limits: BufferLimits) -> bool:
+        """Whether the records of a batch wait."""
+        return len(self.waiting) >= limits.batch_records or self.waiting_bytes >= limits.batch_bytes
 
     def is_batch_due(self, limits: BufferLimits, now_ms: float) -> bool:
         """Whether the next batch should be prepared now, whatever the other partitions hold."""

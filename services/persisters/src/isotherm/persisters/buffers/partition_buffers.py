@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 from isotherm.persisters.api.ownership import Lease, Ownership
 from isotherm.persisters.api.record import Record, RecordRun
@@ -64,10 +64,7 @@ class PartitionBuffers:
 
     def pause_full(self) -> list[PartitionBuffer]:
         """Mark the buffers that may not hold more as paused, and return them."""
-        share, buffers = self._share(), self.by_partition.values()
-        if not self._is_common_used_up(share, buffers):
-            return []
-        full = [buffer for buffer in buffers if not buffer.paused and buffer.is_at_high_mark(share)]
+        full = self._full(self._share())
         for buffer in full:
             buffer.paused = True
         return full
@@ -114,18 +111,20 @@ class PartitionBuffers:
         waiting = Share(sum(len(each.waiting) for each in buffers), sum(each.waiting_bytes for each in buffers))
         return self.limits.share_of_each(len(buffers), waiting)
 
-    def _is_common_used_up(self, share: Share, buffers: Collection[PartitionBuffer]) -> bool:
-        """Whether these buffers hold beyond their shares what all buffers have in common."""
-        common = self.limits.common(len(self.by_partition), share)
+    def _full(self, share: Share) -> list[PartitionBuffer]:
+        """Return the unpaused buffers that hold their share, with nothing left of what all have in common."""
+        buffers = self.by_partition.values()
+        common = self.limits.common(len(buffers), share)
         records = sum(max(0, len(each.waiting) - share.records) for each in buffers)
         size_bytes = sum(max(0, each.waiting_bytes - share.size_bytes) for each in buffers)
-        return records >= common.records or size_bytes >= common.size_bytes
+        left = Share(common.records - records, common.size_bytes - size_bytes)
+        return [each for each in buffers if not each.paused and each.is_full(share, left)]
 
     def _hold_enough(self, buffers: Iterable[PartitionBuffer]) -> bool:
         """Whether each of them holds the records of the next batch, or half of its share if that is smaller."""
         share, them = self._share(), list(buffers)
         if self.limits.is_batch(share):
-            return bool(them) and all(each.is_batch_full(self.limits) for each in them)
+            return bool(them) and all(each.holds_batch(self.limits) for each in them)
         return bool(them) and not any(each.is_at_low_mark(share) for each in them)
 
     def uncommitted(self) -> list[PartitionBuffer]:
@@ -168,15 +167,20 @@ class PartitionBuffers:
 
     @property
     def are_about_to_be_paused(self) -> bool:
-        """Whether buffers with shares of whole batches hold so much that the next read may pause one of them."""
+        """Whether `pause_full` would pause a partition, although every one that has more records keeps its writer busy.
+
+        Only where shares have room for a batch: smaller ones would stop reading with next to nothing to write.
+        """
         share = self._share()
-        unpaused = [buffer for buffer in self.by_partition.values() if not buffer.paused]
-        return bool(unpaused) and self.limits.is_batch(share) and self._is_common_used_up(share, unpaused)
+        if not self.limits.is_batch(share) or not self._full(share):
+            return False
+        return not any(buffer.is_settled and not buffer.is_at_end for buffer in self.by_partition.values())
 
     @property
     def unread_hold_enough(self) -> bool:
-        """Whether no buffer needs more for now whose partition has more, and there is one."""
-        return self._hold_enough(buffer for buffer in self.by_partition.values() if not buffer.is_at_end)
+        """Whether no buffer needs more for now whose partition may deliver more, and there is one."""
+        unread = (each for each in self.by_partition.values() if not each.is_at_end and not each.paused)
+        return self._hold_enough(unread)
 
     @property
     def are_all_paused(self) -> bool:

@@ -145,12 +145,12 @@ class Loop:
     def _iterate(self) -> None:
         self._health.beat()
         self._subscription.update()
-        self._wait(self._room_pause.is_on(self.buffers, _now_ms()))
+        is_read_paused = self._room_pause.is_on(self.buffers, _now_ms())
+        self._resume_and_pause(is_read_paused)
+        self._wait(is_read_paused)
         self._collect()
         self._confirm_lease()
         self._prepare_and_start()
-        if not self._room_pause.is_on(self.buffers, _now_ms()):
-            self._pause_and_resume()
         if _now_ms() >= self._next_commit_ms:
             self._commit(self.buffers.uncommitted())
             # Not when they are asked for: a call from another thread waits for a gap between two polls.
@@ -296,12 +296,13 @@ class Loop:
         if batch is not None and batch.stopped_at is not None and settled is not None:
             self._failure = self._failure or TaskFailedError(batch.stopped_at)
 
-    def _pause_and_resume(self) -> None:
-        full, drained = self.buffers.pause_full(), self.buffers.resume_drained()
-        if full:
-            self._consumer.pause([TopicPartition(*buffer.partition) for buffer in full])
+    def _resume_and_pause(self, is_read_paused: bool) -> None:
+        drained = self.buffers.resume_drained()
+        full = [] if is_read_paused else self.buffers.pause_full()
         if drained:
             self._consumer.resume([TopicPartition(*buffer.partition) for buffer in drained])
+        if full:
+            self._consumer.pause([TopicPartition(*buffer.partition) for buffer in full])
 
     def _commit(self, buffers: Sequence[PartitionBuffer]) -> None:
         refused = offsets.commit(self._consumer, buffers, self._health, self._observer, self._lease)

@@ -14,9 +14,9 @@ _RATE_WINDOW_MS = 1_000.0
 _OPEN_MS = 250.0
 
 _LONGEST_PAUSE_MS = 2_000.0
-"""How long reading stops after a write while all buffers hold enough; five times that in a row at most."""
+"""How long no poll comes at most while every buffer holds enough, and how long a write says that more room follows."""
 _PAUSE_BESIDE_EMPTY_MS = 250.0
-"""The same while some buffers are empty: as long as records of their partitions may wait for others' at most."""
+"""The same while some buffers are empty: so long do records of their partitions wait for others at most."""
 
 
 class RoomPause:
@@ -28,11 +28,11 @@ class RoomPause:
     """
 
     def __init__(self) -> None:
-        self._written_ms = self._poll_by_ms = 0.0
+        self._written_ms = self._polled_ms = 0.0
 
     def note_poll(self, now_ms: float) -> None:
         """Note that the consumer was polled, which it must be from time to time."""
-        self._poll_by_ms = now_ms + 5 * _LONGEST_PAUSE_MS
+        self._polled_ms = now_ms
 
     def note_read(self, now_ms: float) -> None:
         """Note that records were read: before the first write, the first of them count as one."""
@@ -43,11 +43,11 @@ class RoomPause:
         self._written_ms = now_ms
 
     def is_on(self, buffers: PartitionBuffers, now_ms: float) -> bool:
-        """Return whether not to read now."""
-        if now_ms >= min(self._written_ms + _LONGEST_PAUSE_MS, self._poll_by_ms):
+        """Return whether neither to read nor to pause a partition now."""
+        since_poll_ms = now_ms - self._polled_ms
+        if now_ms - self._written_ms >= _LONGEST_PAUSE_MS or since_poll_ms >= _LONGEST_PAUSE_MS:
             return False
-        is_soon = now_ms < self._written_ms + _PAUSE_BESIDE_EMPTY_MS
-        if is_soon and (buffers.are_about_to_be_paused or buffers.unread_hold_enough):
+        if since_poll_ms < _PAUSE_BESIDE_EMPTY_MS and (buffers.are_about_to_be_paused or buffers.unread_hold_enough):
             return True
         return buffers.hold_enough
 
