@@ -1,7 +1,11 @@
 """Configuration of every test of the workspace; fixtures are in the packages that provide what they return."""
 
+import gc
 import logging
+import re
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -15,23 +19,17 @@ hypothesis.settings.load_profile("untimed")
 pytest_plugins = ["isotherm.stack.pytest_plugin", "isotherm.contracts.pytest_plugin"]
 
 
-_SHARING_SPARK = {
-    # With the plugin `aggregator_spark`.
-    "services/aggregator/tests/unit/test_aggregator_class_archive.py": "spark",
-    "services/aggregator/tests/unit/test_aggregator_exact_sum.py": "spark",
-    "services/aggregator/tests/unit/test_aggregator_frames.py": "spark",
-    "services/aggregator/tests/unit/test_aggregator_merging.py": "spark",
-    "services/aggregator/tests/unit/test_aggregator_where.py": "spark",
-    "services/aggregator/tests/unit/test_aggregator_window_sink.py": "spark",
-    "services/aggregator/tests/integration/test_aggregator_examples.py": "spark",
-    # With the messages of all providers, the aggregator's among them.
-    "contracts-tests/tests/unit/test_contracts_examples.py": "contracts",
-    "contracts-tests/tests/unit/test_contracts_mutations.py": "contracts",
-    "contracts-tests/tests/unit/test_contracts_pacts.py": "contracts",
-    "contracts-tests/tests/unit/test_contracts_recorded.py": "contracts",
-    "contracts-tests/tests/unit/test_contracts_semantics.py": "contracts",
+_SHARING_MESSAGES = {
+    "contracts-tests/tests/unit/test_contracts_examples.py",
+    "contracts-tests/tests/unit/test_contracts_mutations.py",
+    "contracts-tests/tests/unit/test_contracts_pacts.py",
+    "contracts-tests/tests/unit/test_contracts_recorded.py",
+    "contracts-tests/tests/unit/test_contracts_semantics.py",
 }
-"""Test files that share one Spark, with the name of what they share."""
+"""Test files that share the messages of all providers, and so the one Spark that makes the aggregator's."""
+
+
+_SPARK_PLUGIN = re.compile(r"^pytest_plugins = .*\"aggregator_spark\"", re.MULTILINE)
 
 
 class OneSystemAtATime(LoadScopeScheduling):  # type: ignore[misc]  # for the same reason
@@ -45,7 +43,15 @@ class OneSystemAtATime(LoadScopeScheduling):  # type: ignore[misc]  # for the sa
         if nodeid.startswith("tests/e2e/"):
             return "e2e"
         file = nodeid.partition("::")[0]
-        return _SHARING_SPARK.get(file, file)
+        if file in _SHARING_MESSAGES:
+            return "messages"
+        return "spark" if _shares_spark(self.config.rootpath / file) else file
+
+
+@cache
+def _shares_spark(file: Path) -> bool:
+    """Whether a test file has the plugin `aggregator_spark`."""
+    return _SPARK_PLUGIN.search(file.read_text()) is not None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -58,6 +64,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """With pytest-xdist: run the longest tests first, and keep tests that use much processor time apart."""
     if hasattr(config, "workerinput"):
         items.sort(key=_begins)
+
+
+def pytest_collection_finish() -> None:
+    """Take what the collection made out of the garbage collector: it stays, and is hundreds of megabytes."""
+    gc.collect()
+    gc.freeze()
 
 
 def _begins(item: pytest.Item) -> int:

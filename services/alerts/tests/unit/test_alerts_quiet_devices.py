@@ -127,7 +127,7 @@ def test_batches_equal_single_readings(steps: list[Any], reorder_ms: int, has_ap
     assert found == expected
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 20))])
 def test_long_streams_of_many_devices_are_judged_in_c_and_equal_single_readings(seed: int) -> None:
     single, batches = both()
     choose = random.Random(seed)

@@ -95,7 +95,9 @@ def incidents(alerts: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("day", "crashes"), [(QUIET, 0), (DISTURBED, 0), (DISTURBED, 5)], ids=["quiet", "disturbed", "crashes"]
+    ("day", "crashes"),
+    [(QUIET, 0), pytest.param(DISTURBED, 0, marks=pytest.mark.long), (DISTURBED, 5)],
+    ids=["quiet", "disturbed", "crashes"],
 )
 def test_twelve_incidents_are_twelve_alerts(day: ScriptedDay, crashes: int) -> None:
     service = live(day, crashes)

@@ -29,6 +29,8 @@ class Target:
     dictionary: tuple[bytes, ...] = ()
     """Parts of the format that random bytes would hardly hit."""
     max_bytes: int = 4_096
+    quick_known: int = 1_000
+    """Number of inputs of the corpus that the unit test runs, spread over it; a campaign begins with all of them."""
     quick_inputs: int = 200
     """Number of mutations that the unit test runs."""
     generate: Callable[[Random], bytes] | None = None
