@@ -16,7 +16,7 @@ import pytest
 
 from isotherm.contracts.paths import ROOT
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 COPIED = ("schemas", "contracts-tests", "examples", "docs", "pyproject.toml", "conftest.py")
 RECORDINGS = "contracts-tests/recordings"

@@ -27,14 +27,14 @@ DEATHS = tuple(Fault("task_dies", 10_000 + 5_000 * number, 1, number) for number
 
 def test_the_code_as_it_is_has_no_finding_and_each_seed_has_one_trace() -> None:
     started = 0
-    for seed in range(12):
+    for seed in range(4):
         first = WORLD.run(WORLD.scenario(seed), keeps_trace=True)
         assert first.findings == []
         started += sum("task starts" in line for line in first.lines)
-        if seed < 3:
+        if seed < 2:
             again = WORLD.run(WORLD.scenario(seed), keeps_trace=True)
             assert (again.lines, again.digest) == (first.lines, first.digest)
-    assert started > 100
+    assert started > 30
 
 
 def give_partitions_away_before_their_tasks_have_ended(patch: Patch) -> None:
@@ -104,8 +104,9 @@ def test_a_fault_in_the_code_is_convicted(
     """Within twenty seeds; without the fault, the same scenario has no finding."""
     with monkeypatch.context() as patch:
         fault(patch)
-        found = next(one for seed in range(20) if WORLD.run(one := Scenario(seed, faults)).findings)
-        assert words in WORLD.run(found).findings[0]
+        outcomes = ((one, WORLD.run(one).findings) for one in (Scenario(seed, faults) for seed in range(20)))
+        found, findings = next((one, findings) for one, findings in outcomes if findings)
+        assert words in findings[0]
     assert WORLD.run(found).findings == []
 
 

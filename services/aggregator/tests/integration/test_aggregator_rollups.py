@@ -17,7 +17,7 @@ from isotherm.simulators import checker
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long]
 
 LENGTHS_MS = {"minute": 60_000, "quarter": 300_000}
 Rows = Mapping[Any, Mapping[str, Any]]

@@ -16,15 +16,19 @@ _EVERY = 50_000
 
 @contextmanager
 def collected_by_timers() -> Iterator[None]:
-    """Collect nothing by itself while the body runs; what was there before is not looked at."""
-    was_enabled = gc.isenabled()
+    """Collect nothing by itself while the body runs; what was there before is not looked at.
+
+    In a process that has frozen objects before, as tests do, all stay frozen: there is no way to tell them apart.
+    """
+    was_enabled, had_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.collect()
     gc.disable()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not had_frozen:
+            gc.unfreeze()
         if was_enabled:
             gc.enable()
 
