@@ -138,6 +138,22 @@ def beating(cluster: Cluster) -> Iterator[None]:
 
 
 @contextmanager
+def servers(prefix: str, *packages: str) -> Iterator[tuple[KafkaSettings, RegistrySettings, Path]]:
+    """Run Kafka and the registry with the suite's topics, and print the environment; the folder is theirs."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    stack = Stack(folder, Ports.free())
+    try:
+        stack.up(["kafka", "registry"])
+        settings = KafkaSettings(bootstrap_servers=stack.kafka.bootstrap_servers)
+        registry = RegistrySettings(url=stack.registry.url)
+        apply(settings, registry)
+        print("\n".join(measurement.environment(*packages)))
+        yield settings, registry, folder
+    finally:
+        stack.down()
+
+
+@contextmanager
 def console(settings: KafkaSettings, registry: RegistrySettings, folder: Path) -> Iterator[httpx.Client]:
     """Run the console as a process, and wait until it is ready."""
     port = hold_free_port()
@@ -189,17 +205,10 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=3)
     parser.add_argument("--requests", type=int, default=200)
     given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="isotherm-bench-console-"))
-    stack = Stack(folder, Ports.free())
     is_met = True
-    try:
-        stack.up(["kafka", "registry"])
-        settings = KafkaSettings(bootstrap_servers=stack.kafka.bootstrap_servers)
-        registry = RegistrySettings(url=stack.registry.url)
-        apply(settings, registry)
+    with servers("isotherm-bench-console-", "fastapi", "uvicorn", "jinja2") as (settings, registry, folder):
         cluster = Cluster(settings, registry, given.connectors, given.tasks)
         cluster.configure()
-        print("\n".join(measurement.environment("fastapi", "uvicorn", "jinja2")))
         print(f"{given.connectors} connectors x {given.tasks} tasks, {given.requests} requests each, ms")
         print(f"{'page':50} {'median':>8} {'p95':>8} {'max':>8}")
         with console(settings, registry, folder) as client, beating(cluster):
@@ -208,8 +217,6 @@ def main() -> int:
                 p95 = times[int(len(times) * 0.95)]
                 is_met = is_met and p95 < GOAL_MS
                 print(f"{page[:50]:50} {statistics.median(times):8.1f} {p95:8.1f} {times[-1]:8.1f}")
-    finally:
-        stack.down()
     return 0 if is_met else 1
 
 

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from figures import BALANCED, Figures, by_client_and_kind, figures, goals, table
+from isotherm.cli.reconciliation.report import ReconciliationReport
+from isotherm.cli.reconciliation.table import wide_console
 from isotherm.demo import run
-from isotherm.demo.reconciliation import ReconciliationReport
 from isotherm.demo.system import DemoPorts, Load, System
-from isotherm.demo.table import wide_console
 from isotherm.demo.workers import Simulator
 from isotherm.stack.measurement import environment, load_average, reference_ms
 from isotherm.stack.ports import Ports

@@ -96,6 +96,8 @@ class Started:
             *more: Any,
             **named: Any,
         ) -> None:
+            if "jobs" in named:
+                named["jobs"] = [job._replace(run=self._begin) for job in named["jobs"]]
             original(command, name, text, settings, self._begin, *more, **named)
 
         return replaced

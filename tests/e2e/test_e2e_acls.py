@@ -95,6 +95,7 @@ def test_coap_ingest(world: AclWorld) -> None:
         until("notifications", lambda: len(world.records("coap_sensor_topic")) > 10)
 
 
+@pytest.mark.long
 def test_aggregator(world: AclWorld) -> None:
     """Windows, groups, dead letters and late readings; corrections run beside them."""
     device, start_ms = "acl-aggregated", now_ms()
@@ -169,6 +170,7 @@ def test_persister(world: AclWorld) -> None:
         until("a dead letter", lambda: len(world.messages(queue)) == 1)
 
 
+@pytest.mark.long
 def test_console_and_distributed_workers(world: AclWorld, tmp_path: Path) -> None:
     """Everything that the console writes, by the command line over its REST API."""
     name, queue = "acl-sink", "acl-sink.dead-letters"

@@ -7,9 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import demo_balance
+import demo_reconciled
 import pytest
+import trace_truth
 from console_browser import browser
 from console_story import Greenhouse, play
+from demo_reconciled import Reconciler
 from rich.console import Console
 
 from isotherm.demo import run, workers
@@ -28,6 +32,9 @@ FLOW = 250
 
 RATE_PER_S, COAP_RATE_PER_S = 100.0, 25.0
 READY_WITHIN_S = 600.0
+TRACES = {1: 40, 3: 1_000}
+"""How many readings are traced after so many rounds of kills."""
+STRANGE = 10
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +113,7 @@ def kill_each_once(system: System, console: Console) -> dict[str, tuple[int, int
     return pids
 
 
+@pytest.mark.long
 def test_a_connector_s_life_in_the_console(system: System) -> None:
     with browser(system.services[workers.Console.name].address) as console, Greenhouse(system) as greenhouse:
         play(console, greenhouse)
@@ -121,14 +129,23 @@ def test_killing_each_service_loses_nothing_and_doubles_nothing(system: System, 
     console = Console(width=200)
     recorder = DemoRecorder(system)
     recorder.start()
+    with demo_reconciled.reconciling(system, tmp_path) as reconciler:
+        kill_and_check(system, console, recorder, reconciler, rounds, tmp_path)
+    system.stop()
+    assert system.left_over() == []
 
+
+def kill_and_check(
+    system: System, console: Console, recorder: DemoRecorder, reconciler: Reconciler, rounds: int, folder: Path
+) -> None:
+    """Kill each service so often, and ask everybody who knows whether something is lost or doubled."""
     kills = [kill_each_once(system, console) for _ in range(rounds)]
     run.check_alive(system.dead())
     report = run.settle(system, console, threading.Event())
 
-    recorder.record(tmp_path / "history.jsonl", restarted=system.services)
-    verdict = check(tmp_path / "history.jsonl")
-    assert verdict.clean, "\n".join(lines_of(verdict, tmp_path / "history.jsonl"))
+    recorder.record(folder / "history.jsonl", restarted=system.services)
+    verdict = check(folder / "history.jsonl")
+    assert verdict.clean, "\n".join(lines_of(verdict, folder / "history.jsonl"))
     assert report.problems == ()
     for pids in kills:
         assert pids.keys() == system.services.keys()
@@ -141,5 +158,20 @@ def test_killing_each_service_loses_nothing_and_doubles_nothing(system: System, 
     # What a kill may tear apart is in flight for milliseconds only.
     assert by_title["CoAP observe"]["in one topic only"] <= rounds * COAP_RATE_PER_S
     assert all(figures["rows"] > 0 for title, figures in by_title.items() if "rows" in figures)
-    system.stop()
-    assert system.left_over() == []
+    check_traces(system, TRACES[rounds], console)
+    console_url = system.services[workers.Console.name].address
+    reconciler.check()
+    changed = demo_balance.check(system.addresses, console_url, STRANGE, console.print)
+    reconciler.check_changed(changed)
+
+
+def check_traces(system: System, sample: int, console: Console) -> None:
+    """Ask where readings are, among them late ones, ones of the future and ones that raise an alert."""
+    addresses = system.addresses
+    trace_truth.put_strange_readings(addresses, STRANGE)
+    wait_until(
+        lambda: trace_truth.are_told(trace_truth.read(addresses), STRANGE),
+        READY_WITHIN_S,
+        "everything has happened to the strange readings",
+    )
+    trace_truth.check(addresses, system.services[workers.Console.name].address, sample, 24, console.print)

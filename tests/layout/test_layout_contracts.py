@@ -111,7 +111,7 @@ def test_a_library_must_not_import_a_service(lint: Lint) -> None:
 @pytest.mark.parametrize(
     ("importer", "imported", "contract"),
     [
-        ("demo.table", "console.settings", "Tools that start services as processes"),
+        ("demo.guide", "console.settings", "Tools that start services as processes"),
         ("kcql.dates", "schemas", "KCQL, payloads, the simulators and the local stack"),
         ("persisters.task.opening", "persisters.sinks.tls", "The persisters' loop knows no sink"),
         ("coap_ingest.connectors.sources", "servicekit.kafka.clients", "Only service modules make Kafka clients"),

@@ -13,7 +13,7 @@ from suite import LIBRARIES, PACKAGES, ROOT, SERVICES, project, sources
 from isotherm import schemas as catalog
 
 TOPICS = {topic.name for topic in catalog.topics()}
-CONTROL_TOPICS = {"isotherm.connectors", "isotherm.plugins", "isotherm.status"}
+CONTROL_TOPICS = {"isotherm.connectors", "isotherm.plugins", "isotherm.status", "isotherm.readback.requests"}
 BUSINESS_NAMES = {name for name in TOPICS if "." in name or "_" in name} | set(catalog.records())
 FEWEST_WORDS_OF_A_README = 50
 

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Sequence
 
 import pytest
+from confluent_kafka import TopicPartition
 
 import isotherm.schemas
 from isotherm.cli import records
@@ -193,6 +194,35 @@ def test_records_of_open_and_aborted_transactions_are_not_read(
 
     assert [message.value() for message in records.read(kafka_settings, name)] == [b"kept"]
     producer.abort_transaction()
+
+
+@pytest.mark.parametrize(
+    ("since_ms", "until_ms"), [(0, 1), (0, 40), (10, 30), (29, 30), (35, 36), (39, 1_000), (40, 50), (12, 12)]
+)
+def test_a_span_is_read_to_its_end_and_not_beyond(
+    kafka_settings: KafkaSettings, registry_settings: RegistrySettings, name: str, since_ms: int, until_ms: int
+) -> None:
+    """Partition 0 has records of each time, partition 1 of a few, partition 2 none."""
+    # The times are years ago: with the default of a week the broker removes the records when it next looks.
+    topic = DeclaredTopic(name, 3, {"retention.ms": "-1"})
+    apply(kafka_settings, registry_settings, topics=[topic], subjects=[])
+    producer = clients.producer(kafka_settings, "test")
+    base_ms = 1_700_000_000_000
+    for time_ms in range(40):
+        for partition in (0, 1) if time_ms % 15 == 5 else (0,):
+            producer.produce(name, value=b"%d" % time_ms, partition=partition, timestamp=base_ms + time_ms)
+    assert producer.flush(60) == 0
+    found = sorted(
+        int(message.value() or b"")
+        for message in records.read(kafka_settings, name, since_ms=base_ms + since_ms, until_ms=base_ms + until_ms)
+    )
+    inside = range(since_ms, min(until_ms, 40))
+    assert found == sorted([*inside, *(one for one in inside if one % 15 == 5)])
+    assert records.begins_ms(kafka_settings, name) is None
+    admin = clients.admin(kafka_settings, "test")
+    for done in admin.delete_records([TopicPartition(name, 0, 7)]).values():
+        done.result()
+    assert records.begins_ms(kafka_settings, name) == base_ms + 7
 
 
 def test_unknown_topic_is_an_error(kafka_settings: KafkaSettings, name: str) -> None:

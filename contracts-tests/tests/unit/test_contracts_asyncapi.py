@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,8 +27,17 @@ def test_the_document_is_valid_and_tells_of_every_topic() -> None:
     assert {channel["address"] for channel in asyncapi.document()["channels"].values()} == written
     operations = asyncapi.document()["operations"]
     assert operations["aggregator-reads-thermostat-data"]["action"] == "receive"
+    assert not any("x-planned" in one for one in operations.values())
+
+
+def test_what_is_only_planned_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = next(one for one in isotherm.schemas.topics() if one.name == "thermostat.late")
+    planned = replace(late, planned_readers=frozenset({"console"}))
+    monkeypatch.setattr(isotherm.schemas, "topics", lambda: [planned])
+    operations = asyncapi.document()["operations"]
     assert operations["console-reads-thermostat-late"]["x-planned"] is True
-    assert "x-planned" not in operations["console-reads-temperatures-aggregated"]
+    assert "x-planned" not in operations["demo-reads-thermostat-late"]
+    assert "console v1 (planned)" in asyncapi.page()
 
 
 def test_the_page_tells_of_every_field() -> None:

@@ -21,13 +21,15 @@ from isotherm.alerts.notifications import route_runner, silence_follower
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.distributed import publishing, worker_status
-from isotherm.connector.state import target_follower
+from isotherm.connector.state import readback, target_follower
 from isotherm.console.devices import alerts as console_alerts
 from isotherm.console.devices import device_states as console_devices
 from isotherm.console.devices import provisioned as console_provisioned
 from isotherm.console.devices import rules as console_rules
 from isotherm.console.devices import silences as console_silences
 from isotherm.console.devices import windows as console_windows
+from isotherm.console.reconciliation import findings
+from isotherm.console.trace import model as console_trace
 from isotherm.contracts.consumers import NEEDS
 from isotherm.contracts.paths import EXAMPLES, ROOT
 from isotherm.mqtt_proxy import pod_service, session_source
@@ -81,11 +83,15 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("console", "devices"): console_provisioned.SCHEMA,
     ("console", "devices.latest"): console_devices.SCHEMA,
     ("console", "temperatures.aggregated"): console_windows.SCHEMA,
+    ("console", "isotherm.unreconciled"): findings.SCHEMA,
+    **{("console", topic): console_trace.SCHEMA for topic in (*console_trace.READING_TOPICS, console_trace.LATE_TOPIC)},
     ("mqtt-proxy", "isotherm.mqtt.claims"): pod_service.CLAIMS,
     ("mqtt-proxy", "isotherm.mqtt.sessions"): session_source.SESSION,
     ("mqtt-proxy", "isotherm.connectors"): target_follower.READER,
     ("coap-ingest", "isotherm.connectors"): target_follower.READER,
     ("persisters", "isotherm.connectors"): target_follower.READER,
+    ("persisters", "isotherm.readback.requests"): readback.REQUEST_SCHEMA,
+    ("console", "isotherm.readback.answers"): readback.ANSWER_SCHEMA,
 }
 """What readers pin in their code. The others (persisters, the demo) read with the writer's own schema."""
 

@@ -42,7 +42,7 @@ def test_what_is_used_is_caught_and_nothing_else(persisters: Mapping[tuple[str, 
     judged = [one for one in persisters.values() if one.topic != "isotherm.status" or one.where in COUNTS]
     assert [one for one in judged if not one.is_right] == []
     unused = {one.where for one in judged if not one.used_by}
-    assert unused == {"header __connect.errors.class.name", "partitioner"}
+    assert unused == {"header __connect.errors.class.name"}
 
 
 def test_another_partitioner_is_caught_where_a_key_s_partition_counts(
@@ -54,7 +54,7 @@ def test_another_partitioner_is_caught_where_a_key_s_partition_counts(
     messages = {"mqtt-proxy": produced["mqtt-proxy"]}
     found = {one.topic: one for one in verdicts(harness, messages, choose)}
     # The aggregator's outcome needs Spark: the whole run has it.
-    assert found["thermostat.data"].caught_by == found["thermostat.data"].used_by == {"alerts"}
+    assert found["thermostat.data"].caught_by == found["thermostat.data"].used_by == {"alerts", "console"}
     assert found["isotherm.mqtt.sessions"].caught_by == found["isotherm.mqtt.sessions"].used_by == {"mqtt-proxy"}
     assert not found["isotherm.status"].caught_by
 

@@ -107,7 +107,10 @@ def test_consumer_does_its_work_with_no_more_than_it_asks_for(harness: Harness, 
 
 
 def _with_bytes(record: dict[str, Any]) -> dict[str, Any]:
-    """A will's bytes, which JSON holds as a text or not at all."""
+    """The bytes of a will or of a record to read back, which JSON holds as a text or not at all."""
+    if "headers" in record:
+        headers = [{**one, "value": one["value"].encode()} for one in record["headers"]]
+        return {**record, "key": record["key"].encode(), "value": record["value"].encode(), "headers": headers}
     will = record.get("will")
     if not will:
         return record

@@ -9,6 +9,8 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from isotherm.cli.reconciliation.report import Line, ReconciliationReport
+from isotherm.cli.reconciliation.table import show
 from isotherm.demo import reconcile
 from isotherm.demo.addresses import Addresses
 from isotherm.demo.evidence import (
@@ -18,8 +20,6 @@ from isotherm.demo.evidence import (
     mqtt_ledger,
     plain,
 )
-from isotherm.demo.reconciliation import Line, ReconciliationReport
-from isotherm.demo.table import show
 from isotherm.simulators.ledger import Ledger
 
 GOOD = ReconciliationReport((Line("a", {"records": 2}),))

@@ -3,10 +3,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isotherm.cli.reconciliation.report import Identity, ReconciliationReport
 from isotherm.demo.reconciliation import (
-    Identity,
     Published,
-    ReconciliationReport,
     alerts_line,
     coap_line,
     dead_letters_line,

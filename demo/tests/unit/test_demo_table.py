@@ -1,7 +1,7 @@
 from io import StringIO
 
-from isotherm.demo.reconciliation import Line, ReconciliationReport
-from isotherm.demo.table import show, wide_console
+from isotherm.cli.reconciliation.report import Line, ReconciliationReport
+from isotherm.cli.reconciliation.table import show, wide_console
 
 TITLE = "a title as long as that of a store and its topic"
 

@@ -32,6 +32,8 @@ class ModelServer:
         self.name, self._runs = name, runs
         self.starts = 0
         self.survives = False
+        self.ends_later = 0
+        """How often it ends by itself while it is waited for."""
         self.killed = threading.Event()
 
     def alive(self) -> bool:
@@ -50,7 +52,13 @@ class ModelServer:
 
     def resume(self) -> None: ...
 
-    def wait_ready(self, _timeout_s: float) -> None: ...
+    def wait_ready(self, _timeout_s: float) -> None:
+        if self.ends_later:
+            self.ends_later, self._runs = self.ends_later - 1, False
+            raise self.failure("ended before it was ready")
+
+    def log_tail(self, _lines: int) -> str:
+        return "No space left on device"
 
     def failure(self, what: str) -> ServerFailed:
         return ServerFailed(f"{self.name} {what}")
@@ -99,6 +107,20 @@ def test_a_fault_that_nobody_noticed_is_not_counted() -> None:
     run.run([kill], 0.0)
     assert (run.played, run.without_effect, run.left_out) == ([], [kill], [])
     assert broker.starts == 1
+
+
+@pytest.mark.parametrize(("ends", "recovers"), [(2, True), (4, False)])
+def test_a_service_that_ends_of_the_last_fault_is_started_again_though_not_for_ever(ends: int, recovers: bool) -> None:
+    aggregator = ModelServer("aggregator")
+    aggregator.ends_later = ends
+    run = injector([aggregator])
+    if recovers:
+        run.run([], 0.0)
+    else:
+        with pytest.raises(ServerFailed, match="ended before it was ready"):
+            run.run([], 0.0)
+    assert run.ended["aggregator"] == aggregator.starts == min(ends, 3)
+    assert run.restarted == {"aggregator"}
 
 
 def test_a_kind_without_its_means_is_left_out_and_says_why() -> None:

@@ -58,6 +58,12 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "rules": _connect("rules_app", "List, try, apply and delete rules of alerts (only with the console).", "rules"),
     "alerts": _connect("alerts_app", "List, acknowledge and silence alerts (only with the console).", "alerts"),
+    "trace": _connect(
+        "trace", "Print what became of one reading: the newest one, or one by time, sequence or place.", "trace"
+    ),
+    "balance": _connect(
+        "reconcile", "Add up the readings of a span of time, their windows, and what connectors did.", "reconciliation"
+    ),
     "dlq": _connect("dlq_app", "Handle dead-letter records (only with the console).", "dead_letters"),
 }
 

@@ -75,6 +75,8 @@ def _message(message: Message, harness: Harness) -> dict[str, Any]:
 def _readable(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
+    if isinstance(value, list):
+        return [_readable(of) for of in value]
     return {name: _readable(of) for name, of in value.items()} if isinstance(value, Mapping) else value
 
 

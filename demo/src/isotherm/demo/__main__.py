@@ -14,7 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from isotherm.demo import reconcile, run, table
+from isotherm.cli.reconciliation import table
+from isotherm.demo import reconcile, run
 from isotherm.demo.addresses import Addresses
 from isotherm.demo.evidence import Reader
 from isotherm.demo.system import (

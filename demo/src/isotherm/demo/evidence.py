@@ -20,13 +20,14 @@ from elasticsearch.helpers import scan
 from hazelcast.client import HazelcastClient
 
 from isotherm.cli import records
+from isotherm.cli.reconciliation.report import Identity
+from isotherm.connector.config import dead_letter_topics
 from isotherm.demo.addresses import Addresses
-from isotherm.demo.reconciliation import Identity, Published
+from isotherm.demo.reconciliation import Published
 from isotherm.servicekit.avro import Decoded, Decoder, SchemaRegistry
 from isotherm.servicekit.kafka import clients
 from isotherm.simulators.ledger import events
 
-DEAD_LETTERS = ".dead-letters"
 _ERROR_HEADERS = ("__connect.errors.topic", "__connect.errors.partition", "__connect.errors.offset")
 _REQUEST_TIMEOUT_S = 60
 
@@ -125,7 +126,7 @@ class Reader:
         """The origin (topic, partition, offset) of each dead-letter record, by dead-letter topic."""
         known = clients.admin(self._addresses.kafka, "isotherm-report").list_topics(timeout=_REQUEST_TIMEOUT_S).topics
         found: dict[str, list[Hashable]] = {}
-        for name in sorted(topic for topic in known if topic.endswith(DEAD_LETTERS)):
+        for name in sorted(topic for topic in known if topic.endswith(dead_letter_topics.SUFFIX)):
             with closing(records.read(self._addresses.kafka, name)) as messages:
                 found[name] = [
                     origin_of(message.topic(), message.partition(), message.offset(), _headers(message))

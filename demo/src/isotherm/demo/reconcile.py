@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from isotherm.cli.reconciliation.report import Line, ReconciliationReport
 from isotherm.demo import reconciliation
 from isotherm.demo.addresses import Addresses
 from isotherm.demo.evidence import Reader, Topic, coap_ledger, mqtt_ledger
-from isotherm.demo.reconciliation import Line, ReconciliationReport
 
 
 def take(addresses: Addresses, reader: Reader) -> ReconciliationReport:

@@ -9,41 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
-Identity = tuple[Hashable, ...]
-"""The values of the fields that a schema declares as `isotherm.identity`, times as epoch milliseconds."""
-
-_SHOWN = 3
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the report: figures by column, and every reason why the line does not add up."""
-
-    title: str
-    figures: Mapping[str, int]
-    problems: tuple[str, ...] = ()
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether no record is missing and none is surplus."""
-        return not self.problems
-
-
-@dataclass(frozen=True)
-class ReconciliationReport:
-    """All lines of a report."""
-
-    lines: tuple[Line, ...]
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether every line adds up."""
-        return all(line.adds_up for line in self.lines)
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Every reason of every line, each with the line's title."""
-        return tuple(f"{line.title}: {problem}" for line in self.lines for problem in line.problems)
+from isotherm.cli.reconciliation.report import Identity, Line, some
 
 
 @dataclass(frozen=True)
@@ -71,9 +37,9 @@ def mqtt_lines(ledger: Published, stored: Counter[Identity]) -> tuple[Line, ...]
         missing = due - found
         problems = []
         if missing:
-            problems.append(f"{len(missing)} acknowledged but not stored: {_some(missing)}")
+            problems.append(f"{len(missing)} acknowledged but not stored: {some(missing)}")
         if copies and qos != 1:
-            problems.append(f"{sum(copies.values())} extra copies: {_some(copies)}")
+            problems.append(f"{sum(copies.values())} extra copies: {some(copies)}")
         lines.append(
             Line(
                 f"MQTT QoS {qos}",
@@ -102,7 +68,7 @@ def coap_line(notified: Collection[Identity], messages: Counter[Identity], readi
     torn = set(messages) ^ set(readings)
     problems = []
     if invented:
-        problems.append(f"{len(invented)} stored but never sent: {_some(invented)}")
+        problems.append(f"{len(invented)} stored but never sent: {some(invented)}")
     return Line(
         "CoAP observe",
         {
@@ -140,7 +106,7 @@ def windows_line(
         what = f"{left} records are in no window" if left > 0 else f"{-left} records are counted twice"
         problems.append(f"{what}, late or dead letter")
     if made_up:
-        problems.append(f"{len(made_up)} late readings that the topic does not have: {_some(made_up)}")
+        problems.append(f"{len(made_up)} late readings that the topic does not have: {some(made_up)}")
     return Line(topic, figures, tuple(problems))
 
 
@@ -151,11 +117,11 @@ def store_line(title: str, expected: Collection[Identity], rows: Counter[Identit
     copies = {identity: count for identity, count in rows.items() if count > 1}
     problems = []
     if missing:
-        problems.append(f"{len(missing)} missing: {_some(missing)}")
+        problems.append(f"{len(missing)} missing: {some(missing)}")
     if surplus:
-        problems.append(f"{len(surplus)} that the topic does not have: {_some(surplus)}")
+        problems.append(f"{len(surplus)} that the topic does not have: {some(surplus)}")
     if copies:
-        problems.append(f"{len(copies)} more than once: {_some(copies)}")
+        problems.append(f"{len(copies)} more than once: {some(copies)}")
     figures = {
         "identities": len(wanted),
         "rows": sum(rows.values()),
@@ -187,9 +153,9 @@ def alerts_line(topic: str, states: Mapping[Identity, Counter[bytes]]) -> Line:
     differing = {identity for identity, copies in states.items() if len(copies) > 1}
     problems = []
     if unopened:
-        problems.append(f"{len(unopened)} closed that never opened: {_some(unopened)}")
+        problems.append(f"{len(unopened)} closed that never opened: {some(unopened)}")
     if differing:
-        problems.append(f"{len(differing)} repeated with other contents: {_some(differing)}")
+        problems.append(f"{len(differing)} repeated with other contents: {some(differing)}")
     copies = sum(records.total() for records in states.values()) - len(states)
     return Line(topic, {"opened": len(opened), "closed": len(closed), "extra copies": copies}, tuple(problems))
 
@@ -199,9 +165,9 @@ def queue_line(title: str, records: Counter[Identity], items: Counter[Identity])
     missing, surplus = records - items, items - records
     problems = []
     if missing:
-        problems.append(f"{missing.total()} missing: {_some(missing)}")
+        problems.append(f"{missing.total()} missing: {some(missing)}")
     if surplus:
-        problems.append(f"{surplus.total()} too many: {_some(surplus)}")
+        problems.append(f"{surplus.total()} too many: {some(surplus)}")
     figures = {
         "identities": len(records),
         "records": records.total(),
@@ -220,9 +186,3 @@ def dead_letters_line(by_topic: Mapping[str, int], expected: Mapping[str, int]) 
         if count != expected.get(topic, 0)
     ]
     return Line("dead letters", {"records": sum(by_topic.values())}, tuple(problems))
-
-
-def _some(identities: Collection[Identity]) -> str:
-    shown = sorted(identities, key=repr)[:_SHOWN]
-    more = ", ..." if len(identities) > len(shown) else ""
-    return ", ".join("/".join(map(str, identity)) for identity in shown) + more

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from isotherm.demo import guide, progress, reconcile, table
+from isotherm.cli.reconciliation import table
+from isotherm.cli.reconciliation.report import ReconciliationReport
+from isotherm.demo import guide, progress, reconcile
 from isotherm.demo.evidence import Reader
-from isotherm.demo.reconciliation import ReconciliationReport
 from isotherm.demo.system import System
 from isotherm.stack.servers.server import READY_TIMEOUT_S, Server
 

@@ -304,6 +304,24 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "Records of {{ $labels.topic }} cannot be used: the console shows less than there is.",
             "0m",
         ),
+        Rule(
+            "Unreconciled",
+            "sum by (hop, kind) (isotherm_unreconciled_records) > 0",
+            "Records of {{ $labels.hop }} are not as they should be: {{ $labels.kind }}.",
+            "0m",
+            "critical",
+        ),
+        Rule(
+            "ReconciliationBehind",
+            "max by (job) (isotherm_reconciliation_behind_seconds) > 300",
+            "Windows are not compared with their readings: nobody would notice a fault.",
+        ),
+        Rule(
+            "ReconciliationBlind",
+            _grows("isotherm_reconciliation_bad_total", "job, topic"),
+            "Records of {{ $labels.topic }} cannot be decoded, so they are not compared.",
+            "0m",
+        ),
     ),
 }
 """Rules by service, which is also the name of the chart and of the runbook."""

@@ -15,6 +15,7 @@ from isotherm.cli.settings import CliSettings
 from isotherm.coap_ingest.metrics import Metrics as CoapMetrics
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.distributed.task_metrics import WorkerMetrics
+from isotherm.console.reconciliation.metrics import ReconciliationMetrics
 from isotherm.console.records.topic_follower import FollowerMetrics
 from isotherm.console.settings import ConsoleSettings
 from isotherm.deploy.definitions import Definition, definitions
@@ -79,6 +80,7 @@ def _persisters() -> CollectorRegistry:
 def _console() -> CollectorRegistry:
     registry = CollectorRegistry()
     FollowerMetrics(registry)
+    ReconciliationMetrics(registry)
     return registry
 
 

@@ -158,6 +158,7 @@ _OWN: dict[str, dict[str, Schema]] = {
         "replicas": _COUNT,
         "service": _SERVICE,
         "ingress": _object(enabled=_FLAG, className=_TEXT, annotations=_TEXT_MAP, host=_TEXT, tlsSecret=_TEXT),
+        "reconciliation": _object(enabled=_FLAG, resources=_COMMON["resources"]),
     },
     "apply": {"image": _IMAGE, "deadlineSeconds": _COUNT},
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 import sys
 import textwrap
 import threading
@@ -19,11 +21,11 @@ PATIENCE_S = 120.0
 HANDED = TaskLaunch(ConnectorConfig("c", "x", {"name": "c", "password": "${env:P}"}), 3, "host:1", "g")
 
 
-def process(body: str, stop_timeout_ms: int = 60_000) -> TaskProcess:
+def process(body: str, stop_timeout_ms: int = 60_000, on_readback: str = "print") -> TaskProcess:
     script = "import sys\nfrom isotherm.connector.config.files import ConfigError\n"
     script += "from isotherm.connector.distributed.task_launch import report_to_worker, run_launched_task\n"
     script += f"def work(launch, stop):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
-    script += "sys.exit(run_launched_task(work, shutdown_timeout_ms=60_000))\n"
+    script += f"sys.exit(run_launched_task(work, shutdown_timeout_ms=60_000, on_readback={on_readback}))\n"
     return TaskProcess([sys.executable, "-c", script], HANDED, stop_timeout_ms=stop_timeout_ms)
 
 
@@ -67,6 +69,53 @@ def test_a_task_tells_its_port_and_ends_when_it_is_asked_to() -> None:
 def test_a_task_that_does_not_end_is_killed() -> None:
     task = process("report_to_worker(http_port=1)\nimport threading\nthreading.Event().wait()", stop_timeout_ms=100)
     until_port(task)
+    task.end()
+    assert "SIGKILL" in until_over(task)
+
+
+TELLS_THE_SUM = """
+import hashlib
+digest = hashlib.sha256()
+def take(request):
+    digest.update(request)
+    if request == b"last":
+        raise_hand.set()
+import threading
+raise_hand = threading.Event()
+"""
+
+
+def test_requests_reach_a_task_whole_and_in_order_however_large(tmp_path: Path) -> None:
+    script = tmp_path / "taking.py"
+    script.write_text(TELLS_THE_SUM)
+    body = f"""
+        sys.path.insert(0, {str(tmp_path)!r})
+        import taking
+        taking.raise_hand.wait()
+        raise ConfigError([taking.digest.hexdigest()])
+    """
+    task = process(
+        body, on_readback=f"lambda one: (sys.path.insert(0, {str(tmp_path)!r}), __import__('taking').take(one))"
+    )
+    digest = hashlib.sha256()
+    for request in (b"\x00\n", b"", secrets.token_bytes(400_000), b"last"):
+        # More than a pipe holds: the worker sends the rest in its later turns.
+        deadline = time.monotonic() + PATIENCE_S
+        while not task.takes_requests and time.monotonic() < deadline:
+            assert task.failure() is None
+        task.pass_on(request)
+        digest.update(request)
+    assert until_over(task) == digest.hexdigest()
+
+
+def test_a_task_that_reads_nothing_holds_up_no_worker() -> None:
+    task = process("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", stop_timeout_ms=100)
+    deadline = time.monotonic() + PATIENCE_S
+    while psutil.Process(task.pid).status() != psutil.STATUS_STOPPED and time.monotonic() < deadline:
+        threading.Event().wait(0.02)
+    for _ in range(50):
+        task.pass_on(bytes(100_000))
+    assert not task.takes_requests
     task.end()
     assert "SIGKILL" in until_over(task)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,6 +13,8 @@ from sqlite_sink import SQLITE, SqliteSink
 
 from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
+from isotherm.persisters.api.stored_row import Finding, StoredRow
+from isotherm.persisters.records.documents import to_json
 from isotherm.persisters.sinks.plugin import SinkCode, SinkKind
 
 _FILE = "connect.sqlite.file"
@@ -186,6 +190,65 @@ class ClosesOnce(SqliteSink):
         super().close()
 
 
+class ReadsBack(SqliteSink):
+    """Has no fault: it reads back, and tells a newer row from another one."""
+
+    def read_back(self, rows: Sequence[Row]) -> Sequence[StoredRow]:
+        return [self._found(row) for row in rows]
+
+    def _found(self, row: Row) -> StoredRow:
+        assert self._connection is not None
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute("ROLLBACK")
+            statement = f'SELECT revision, row FROM "{row.target}" WHERE id = ?'
+            found = self._connection.execute(statement, (row.id,)).fetchone()
+        except sqlite3.OperationalError as error:
+            raise Unavailable(str(error)) from error
+        if found is None:
+            return StoredRow(Finding.ABSENT)
+        revision, stored = found
+        values = json.loads(stored)
+        if values == json.loads(to_json(row.values)):
+            return StoredRow(Finding.SAME, values)
+        is_newer = row.revision is not None and revision > row.revision
+        return StoredRow(Finding.NEWER if is_newer else Finding.DIFFERENT, values)
+
+
+class SeesWhatItHopes(ReadsBack):
+    """Takes any row of the id for the one that it wrote."""
+
+    def read_back(self, rows: Sequence[Row]) -> Sequence[StoredRow]:
+        return [one._replace(finding=Finding.SAME) if one.values else one for one in super().read_back(rows)]
+
+
+class MissesNewer(ReadsBack):
+    """Takes a newer row for one that somebody has changed."""
+
+    def read_back(self, rows: Sequence[Row]) -> Sequence[StoredRow]:
+        return [
+            one._replace(finding=Finding.DIFFERENT) if one.finding is Finding.NEWER else one
+            for one in super().read_back(rows)
+        ]
+
+
+class OutageIsAbsence(ReadsBack):
+    """Takes a store that is away for one without the row."""
+
+    def read_back(self, rows: Sequence[Row]) -> Sequence[StoredRow]:
+        try:
+            return super().read_back(rows)
+        except Unavailable:
+            return [StoredRow(Finding.ABSENT) for _ in rows]
+
+
+class SkipsAbsent(ReadsBack):
+    """Says nothing of rows that are not there."""
+
+    def read_back(self, rows: Sequence[Row]) -> Sequence[StoredRow]:
+        return [one for one in super().read_back(rows) if one.finding is not Finding.ABSENT]
+
+
 def _changed(batch: Batch, change: Callable[[Row], Row]) -> Batch:
     return replace(batch, rows=[change(row) for row in batch.rows])
 
@@ -213,8 +276,13 @@ CONVICTED_BY: dict[type[SqliteSink], str] = {
     WipesAtOpen: "accounting",
     RemembersInMemory: "kill",
     ClosesOnce: "lifecycle",
+    SeesWhatItHopes: "read_back",
+    MissesNewer: "read_back",
+    OutageIsAbsence: "read_back",
+    SkipsAbsent: "read_back",
 }
 """The check that must convict each fault."""
 
-KINDS = SimpleNamespace(**{sink.__name__: _kind(sink) for sink in CONVICTED_BY})
+SINKS: Sequence[type[SqliteSink]] = (ReadsBack, *CONVICTED_BY)
+KINDS = SimpleNamespace(**{sink.__name__: _kind(sink) for sink in SINKS})
 """The plug-ins, by the names of their faults."""

@@ -22,6 +22,13 @@ def test_a_seeded_fault_is_convicted(fault: type[SqliteSink], tmp_path: Path) ->
         CHECKS[CONVICTED_BY[fault]](Faulty(tmp_path / "store.db"), shared_broker())
 
 
+def test_a_sink_that_reads_back_as_it_should_passes(tmp_path: Path) -> None:
+    class Sound(SqliteUnderTest):
+        sink = "sink_faults:KINDS.ReadsBack"
+
+    CHECKS["read_back"](Sound(tmp_path / "store.db"), shared_broker())
+
+
 def test_every_check_but_that_of_the_loop_convicts_some_fault() -> None:
     """The loop alone decides where THROW stops: its own mutants are in `proofs`."""
     assert set(CHECKS) - set(CONVICTED_BY.values()) == {"throw"}

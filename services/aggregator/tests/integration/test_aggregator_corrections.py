@@ -90,6 +90,8 @@ def expire_whole(topics: Topics) -> None:
         removed.result(60)
 
 
+@pytest.mark.long
+@pytest.mark.faults
 def test_windows_equal_a_batch_over_all_readings_by_themselves(
     kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]
 ) -> None:

@@ -131,6 +131,7 @@ def joined(
     return run
 
 
+@pytest.mark.long
 def test_temperatures_inside_and_outside_of_one_home(
     world: World, joined: Callable[[str], list[dict[str, Any]]]
 ) -> None:

@@ -49,6 +49,8 @@ def topics(kafka: Kafka, registry: Registry) -> Topics:
     return declared
 
 
+@pytest.mark.long
+@pytest.mark.faults
 def test_windows_late_and_dead_letters_are_the_topic(
     topics: Topics, tmp_path: Path, free_port: Callable[[], int]
 ) -> None:

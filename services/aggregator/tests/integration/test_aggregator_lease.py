@@ -186,6 +186,8 @@ def test_one_that_goes_on_when_another_has_begun_is_ended(
     assert ended.wait(_TIMEOUT_S), "it has the lease again, but what it runs is of the tenure before"
 
 
+@pytest.mark.long
+@pytest.mark.faults
 def test_an_outage_of_kafka_ends_nothing(kafka: Kafka, opened: Callable[..., WriterLease]) -> None:
     ended = threading.Event()
     lease = opened(ended.set)

@@ -104,6 +104,7 @@ def test_windows_of_which_readings_are_gone_stay_as_they_were_published(
     assert "the input no longer has all readings" in process.log_text()
 
 
+@pytest.mark.long
 def test_offsets_that_the_topic_does_not_have_are_refused(
     given: Given, tmp_path: Path, free_port: Callable[[], int]
 ) -> None:

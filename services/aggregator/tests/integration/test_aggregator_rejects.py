@@ -25,6 +25,7 @@ def topics(kafka: Kafka, registry: Registry) -> Topics:
     return Topics.declared(kafka, registry, "aggregator-rejects")
 
 
+@pytest.mark.long
 def test_clean_records_are_passed_over_and_no_rejected_one_is(
     topics: Topics, tmp_path: Path, free_port: Callable[[], int]
 ) -> None:

@@ -59,6 +59,7 @@ def test_it_runs_in_the_jvm_of_spark_submit(topics: Topics, tmp_path: Path, free
     assert properties["spark.sql.ansi.enabled"] == "false"
 
 
+@pytest.mark.long
 def test_it_runs_on_a_standalone_cluster(
     topics: Topics, cluster: tuple[SparkMaster, SparkWorker], tmp_path: Path, free_port: Callable[[], int]
 ) -> None:

@@ -156,6 +156,7 @@ def told(server: HttpServer) -> set[str]:
     return devices
 
 
+@pytest.mark.long
 def test_ten_thousand_silences_are_one_notification_a_route_without_those_that_somebody_has_silenced(
     topics: Topics, targets: Targets, start: Callable[[], Worker]
 ) -> None:

@@ -100,6 +100,44 @@ async def test_a_device_with_a_record_and_without_a_reading_is_told_once_whateve
     assert [one["alert_id"] for one in second.of("alert")] == ["newer/silent/550000"]
 
 
+async def test_a_silent_device_has_its_alert_in_its_newest_state_whatever_crashes() -> None:
+    """No reading is read again that would publish the state; seed 419 of the alerts' world found that it was not."""
+    devices = DeviceTable(BOOK, {})
+    devices.put("new", RECORD, 10_000)
+
+    async def live(outputs: Outputs, changes: list[Any] | None) -> None:
+        service = processor(outputs, devices, changes)
+        await service.advance_time(0, 60_000)
+        await service.settle(whole=True)
+
+    whole = Outputs()
+    await live(whole, None)
+    expected = whole.of("state")[-1]
+    assert expected == ("new", -1, ["new/silent/60000"])
+    for lives in range(len(whole.written)):
+        first, second = Outputs(lives), Outputs()
+        with suppress(CrashError):
+            await live(first, None)
+        await live(second, first.of("change"))
+        assert [*first.of("state"), *second.of("state")][-1:] == [expected], lives
+
+
+async def test_a_rebalance_publishes_again_what_a_process_that_was_frozen_may_have_overwritten() -> None:
+    """Its records from before come behind those of its successor, and then it joins again (seed 912)."""
+    outputs, devices = Outputs(), DeviceTable(BOOK, {})
+    devices.put("new", RECORD, 10_000)
+    service = processor(outputs, devices)
+    await service.process("in", 0, READINGS[0]._replace(value=20.0))
+    await service.advance_time(0, 60_000)
+    await service.settle(whole=True)
+    before = outputs.of("state")
+    await service.settle(whole=True)
+    assert outputs.of("state") == before
+    service.open()
+    await service.settle(whole=True)
+    assert outputs.of("state")[len(before) :] == [("new", -1, ["new/silent/60000"])]
+
+
 async def test_a_device_that_nobody_knows_is_forgotten_with_time() -> None:
     outputs = Outputs()
     service = processor(outputs, DeviceTable(BOOK, {}))

@@ -61,15 +61,20 @@ class Refusing:
 
 
 class Breaking:
-    """A producer that breaks after some records, as librdkafka does, and is replaced after some refusals."""
+    """A producer that breaks after some records, as librdkafka does, and is replaced after some refusals.
 
-    def __init__(self, breaks_after: Sequence[int], refusals: int) -> None:
+    It may report what it did not store `backwards`: librdkafka promises no order.
+    """
+
+    def __init__(self, breaks_after: Sequence[int], refusals: int, *, backwards: bool) -> None:
         self.written: list[bytes] = []
+        self._backwards = backwards
         self._breaks_after = list(breaks_after)
         self._refusals = self._refusals_left = refusals
         self._taken = 0
         self._is_broken = False
         self._reports: list[Callable[[], None]] = []
+        self._failures: list[Callable[[], None]] = []
 
     def produce(self, _topic: str, value: bytes, on_delivery: Callable[[Any, Any], None], **_: object) -> None:
         if self._is_broken and self._refusals_left:
@@ -81,13 +86,14 @@ class Breaking:
         if self._breaks_after and self._taken > self._breaks_after[0]:
             # The next call of produce meets the error before the reports arrive.
             self._is_broken = self._taken > self._breaks_after[0] + 1
-            self._reports.append(lambda: on_delivery(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER), None))
+            self._failures.append(lambda: on_delivery(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER), None))
         else:
             self.written.append(value)
             self._reports.append(lambda: on_delivery(None, None))
 
     def poll(self, _timeout: float) -> int:
-        reports, self._reports = self._reports, []
+        reports = [*self._reports, *(reversed(self._failures) if self._backwards else self._failures)]
+        self._reports, self._failures = [], []
         if self._breaks_after and self._taken > self._breaks_after[0]:
             self._is_broken = True
             self._breaks_after.pop(0)
@@ -96,13 +102,13 @@ class Breaking:
         return len(reports)
 
 
-@given(st.integers(1, 60), st.lists(st.integers(0, 20), max_size=3), st.integers(1, 3))
-@settings(deadline=None, max_examples=25)
+@given(st.integers(1, 60), st.lists(st.integers(0, 20), max_size=3), st.integers(1, 3), st.booleans())
+@settings(deadline=None, max_examples=50)
 def test_records_that_broken_producers_did_not_store_are_stored_in_order_by_their_successors(
-    count: int, breaks_after: list[int], refusals: int
+    count: int, breaks_after: list[int], refusals: int, backwards: bool
 ) -> None:
     async def run() -> list[bytes]:
-        kafka = Breaking(breaks_after, refusals)
+        kafka = Breaking(breaks_after, refusals, backwards=backwards)
         made = forwarder("", cast("Refusing", kafka), b'{"t": 0, "unit": "Cel"}')
         for number in range(1, count):
             offer(made, f'{{"t": {number}, "unit": "Cel"}}'.encode())

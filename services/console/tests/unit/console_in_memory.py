@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ import isotherm.schemas
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
 from isotherm.connector.offsets import replay
 from isotherm.connector.offsets.topic_sizes import TopicSize
+from isotherm.connector.state.readback import REQUESTS, ReadbackAnswer, ReadbackRequest
 from isotherm.console.app import Components, application
 from isotherm.console.browser.record_masking import RecordMasker
 from isotherm.console.browser.topic_browser import TopicBrowser
@@ -39,6 +40,8 @@ from isotherm.console.records.paging import (
 )
 from isotherm.console.records.record import Record
 from isotherm.console.settings import AuthSettings, ConsoleSettings
+from isotherm.console.trace.readback import Readbacks
+from isotherm.console.trace.tracer import Tracer
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.settings import RegistrySettings
@@ -125,7 +128,7 @@ class Memory:
         self.cluster.update_connector(name, record, NOW)
 
     def read(self, group: str) -> list[CommittedOffset]:
-        assert group == "connect-a"
+        assert group.startswith("connect-a")
         return self.committed
 
     def alter(self, group: str, targets: Sequence[TargetOffset]) -> list[replay.Move]:
@@ -287,6 +290,19 @@ class World:
         self.health.ready("start")
         self.cluster.update_plugin(KLASS, PLUGIN)
         self.say(EVERY_CONNECTOR, -1, classes=[KLASS])
+        # Nobody answers unless a test says so.
+        self.readbacks = Readbacks(self, lambda: NOW, timeout_ms=0)
+        self.store: Callable[[ReadbackRequest], ReadbackAnswer | None] = lambda _request: None
+        devices = DeviceBrowser(
+            self.latest,
+            self.provisioned,
+            self.alerts,
+            self.topics,
+            self.schemas,
+            self.condition,
+            lambda: NOW,
+            settings.search,
+        )
         app = application(
             Components(
                 settings=settings,
@@ -302,15 +318,17 @@ class World:
                     lambda: NOW,
                     settings.search,
                 ),
-                devices=DeviceBrowser(
-                    self.latest,
-                    self.provisioned,
-                    self.alerts,
+                devices=devices,
+                tracer=Tracer(
                     self.topics,
+                    devices,
+                    self.control,
+                    self.cluster,
+                    self.memory,
                     self.schemas,
-                    self.condition,
                     lambda: NOW,
                     settings.search,
+                    self.readbacks,
                 ),
                 silences=self.silences,
                 rules=self.rules,
@@ -327,6 +345,8 @@ class World:
     def put(self, topic: str, _schema: Any, key: str, record: Any) -> None:
         """Keep a record that the console writes."""
         self.records.append((topic, key, record))
+        if topic == REQUESTS and (answer := self.store(ReadbackRequest.of(record))) is not None:
+            self.readbacks.take(answer.record(NOW))
         if record.get("role") == TRIAL and self.rule_answer is not None:
             about, times = OUTCOME_PREFIX + key, ("alerts", NOW, "alerts", NOW)
             self.rules.rules.update(about, AlertRule(about, OUTCOME, "", *times, **self.rule_answer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import subprocess
 import sys
@@ -16,7 +17,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, Message
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from isotherm.cli.apply import apply
 from isotherm.mqtt_proxy.sessions.recovery import end_offsets, read_to_end
@@ -74,6 +82,37 @@ class Topics:
             ]
         finally:
             consumer.close()
+
+    @contextmanager
+    def small_records(self, topic: str) -> Iterator[None]:
+        """Kafka takes only small batches in this topic."""
+
+        def configure(value: str | None, operation: AlterConfigOpType) -> None:
+            entry = ConfigEntry("max.message.bytes", value, incremental_operation=operation)
+            resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+            self._admin.incremental_alter_configs([resource])[resource].result()
+
+        configure("2000", AlterConfigOpType.SET)
+        # The controller's answer comes before the broker has heard of the new limit.
+        wait_until(f"only small records in {topic}", lambda: self._refuses_large(topic))
+        try:
+            yield
+        finally:
+            configure(None, AlterConfigOpType.DELETE)
+
+    def _refuses_large(self, topic: str) -> bool:
+        errors: list[KafkaError | None] = []
+
+        def note(error: KafkaError | None, _: Message) -> None:
+            errors.append(error)
+
+        producer = clients.producer(self.kafka, "probe")
+        try:
+            producer.produce(topic, key=f"probe-{uuid.uuid4()}", value=secrets.token_bytes(4_000), on_delivery=note)
+            producer.flush()
+        finally:
+            producer.close()
+        return any(error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE for error in errors)
 
     def readings(self, topic: str, device: str) -> list[tuple[dict[str, Any], dict[str, str]]]:
         """(reading, headers) of the devices whose id begins so, in their order."""

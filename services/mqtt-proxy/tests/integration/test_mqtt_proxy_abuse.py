@@ -6,13 +6,10 @@ import json
 import secrets
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
     ResourceType,
 )
@@ -120,29 +117,12 @@ def test_a_client_speaks_for_no_other_device(proxy: Proxy, tmp_path: Path) -> No
     assert proxy.metric('dead_letters_total{reason="identity"}') >= 6
 
 
-@contextmanager
-def small_records(proxy: Proxy, topic: str) -> Iterator[None]:
-    """Kafka takes only small batches in this topic."""
-    admin = clients.admin(proxy.topics.kafka, "test")
-
-    def configure(value: str | None, operation: AlterConfigOpType) -> None:
-        entry = ConfigEntry("max.message.bytes", value, incremental_operation=operation)
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result()
-
-    configure("2000", AlterConfigOpType.SET)
-    try:
-        yield
-    finally:
-        configure(None, AlterConfigOpType.DELETE)
-
-
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_record_that_kafka_refuses_is_a_dead_letter_and_not_sent_again_for_ever(proxy: Proxy, version: int) -> None:
     proxy.start(routes="INSERT INTO brightness SELECT v AS value, note FROM poison/+")
     wire = Wire(proxy, proxy.device, version=version)
     poison = json.dumps({"v": 1, "note": secrets.token_hex(4_000)}).encode()
-    with small_records(proxy, "brightness"):
+    with proxy.topics.small_records("brightness"):
         for publishes in (((1, poison, 1),), ((2, b'{"v": 2}', 1),), ((0, poison, 0), (3, b'{"v": 3}', 1))):
             # The last two come together, so they are in one batch, of which Kafka refuses one record.
             sent = (
@@ -166,7 +146,7 @@ def test_at_qos_2_it_is_a_dead_letter_exactly_once_and_harms_nobody(proxy: Proxy
     topic = f"poison/{proxy.device}"
     wire, other = Wire(proxy, proxy.device, version=version), Wire(proxy, f"{proxy.device}-other", version=version)
     poison = json.dumps({"v": 1, "note": secrets.token_hex(4_000)}).encode()
-    with small_records(proxy, "brightness"):
+    with proxy.topics.small_records("brightness"):
         # One transaction, until Kafka refuses it.
         other.send(publish_packet(f"{topic}-other", b'{"v": 1}', 7, version=version))
         for packet_id, payload in ((1, b'{"v": 1}'), (2, poison), (3, b'{"v": 3}')):

@@ -7,21 +7,13 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 from kafka_gate import KafkaGate, Loss
 from mqtt_devices import PUBREC, DeviceGroup, Wire, publish_packet
 from mqtt_world import ROUTES, Proxy, opened
 
-from isotherm.servicekit.kafka import clients
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
@@ -43,26 +35,9 @@ def gate(proxy: Proxy, kafka: Kafka) -> Iterator[KafkaGate]:
     made.close()
 
 
-@contextmanager
-def small_records(proxy: Proxy) -> Iterator[None]:
-    """The topic of the poison refuses large records, so that their transactions are aborted."""
-    admin = clients.admin(proxy.topics.kafka, "test")
-
-    def alter(value: str | None, operation: AlterConfigOpType) -> None:
-        entry = ConfigEntry("max.message.bytes", value, incremental_operation=operation)
-        resource = ConfigResource(ResourceType.TOPIC, POISON_TOPIC, incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result()
-
-    alter("2000", AlterConfigOpType.SET)
-    try:
-        yield
-    finally:
-        alter(None, AlterConfigOpType.DELETE)
-
-
 def lose_under_load(proxy: Proxy, gate: KafkaGate, *, losses: int) -> None:
     """So many EndTxn requests are lost, delivered late or unanswered, those of aborted transactions among them."""
-    with small_records(proxy):
+    with proxy.topics.small_records(POISON_TOPIC):
         routes = f"{ROUTES}; INSERT INTO {POISON_TOPIC} SELECT v AS value, note FROM poison"
         proxy.start(kafka__bootstrap_servers=gate.bootstrap_servers, routes=routes)
         pid = proxy.pid

@@ -14,6 +14,7 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import RoundRobinPolicy
 from elasticsearch import Elasticsearch
 from hazelcast.client import HazelcastClient
+from hazelcast.core import HazelcastJsonValue
 from hazelcast.protocol.codec import map_put_if_absent_codec, ringbuffer_add_all_codec, transaction_commit_codec
 from persisters_world import Seen, seen
 from psycopg.errors import UndefinedTable
@@ -76,6 +77,10 @@ class Store:
         """The sink's part of the connector's file, with the server's port or that of a relay."""
         raise AssertionError
 
+    def hurt(self, changed: str, deleted: str) -> None:
+        """Change the rows of one device as somebody does by hand, and delete those of another."""
+        raise AssertionError
+
     def lines_by_device(self, topic: str, port: int | None = None) -> list[str]:
         """As `lines`, for readings, of which each device's last one stays."""
         raise AssertionError
@@ -135,6 +140,15 @@ class ElasticsearchStore(Store):
         found = self.client.search(index=index, size=10_000, ignore_unavailable=True)
         return [hit["_source"] for hit in found["hits"]["hits"]]
 
+    def hurt(self, changed: str, deleted: str) -> None:
+        index = f"{self.target}-2026.01.01"
+        self.client.indices.refresh(index=index)
+        for hit in self.client.search(index=index, size=10_000)["hits"]["hits"]:
+            if hit["_source"]["device_id"] == changed:
+                self.client.update(index=index, id=hit["_id"], doc={"mean": 99.0})
+            elif hit["_source"]["device_id"] == deleted:
+                self.client.delete(index=index, id=hit["_id"])
+
     def refuse_counts_above_32767(self) -> None:
         self.client.indices.create(
             index=f"{self.target}-2026.01.01", mappings={"properties": {"count": {"type": "short"}}}
@@ -173,6 +187,19 @@ class ScyllaStore(Store):
         return [
             Held("table", [seen({**row, "window_start": int(row["window_start"].timestamp() * 1000)}) for row in rows])
         ]
+
+    def hurt(self, changed: str, deleted: str) -> None:
+        table = f"{KEYSPACE}.{self.target}"
+        for row in self._execute(f"SELECT * FROM {table}"):
+            start_ms, end_ms = (int(row[name].timestamp() * 1000) for name in ("window_start", "window_end"))
+            key = f"device_id = '{row['device_id']}' AND window_start = {start_ms} AND window_end = {end_ms}"
+            key += f" AND metric = '{row['metric']}'"
+            if row["device_id"] == changed:
+                self._execute(f"UPDATE {table} SET mean = 99.0 WHERE {key}")
+            elif row["device_id"] == deleted:
+                # Not later than the next revision's write, which would stay deleted.
+                time_us = row["revision"] * 1_000 + 1
+                self._execute(f"DELETE FROM {table} USING TIMESTAMP {time_us} WHERE {key}")
 
     def latest(self) -> dict[str, int]:
         rows = self._execute(f"SELECT device_id, sequence FROM {KEYSPACE}.{self.target}")
@@ -224,6 +251,10 @@ class PostgresqlStore(Store):
         return [
             Held("table", [seen({**row, "window_start": int(row["window_start"].timestamp() * 1000)}) for row in rows])
         ]
+
+    def hurt(self, changed: str, deleted: str) -> None:
+        self._execute(f"UPDATE {{t}} SET mean = 99.0 WHERE device_id = '{changed}'")
+        self._execute(f"DELETE FROM {{t}} WHERE device_id = '{deleted}'")
 
     def latest(self) -> dict[str, int]:
         return {row["device_id"]: row["sequence"] for row in self._execute("SELECT device_id, sequence FROM {t}")}
@@ -292,6 +323,15 @@ class HazelcastStore(Store):
 
     def held(self) -> list[Held]:
         return [Held(kind, [seen(json.loads(text)) for text in self.texts(kind)]) for kind in self.kinds]
+
+    def hurt(self, changed: str, deleted: str) -> None:
+        entries: Any = self.client.get_map(self.name("IMAP"))
+        for key, item in entries.entry_set().result():
+            value = json.loads(item.to_string())
+            if value["device_id"] == changed:
+                entries.put(key, HazelcastJsonValue({**value, "mean": 99.0})).result()
+            elif value["device_id"] == deleted:
+                entries.remove(key).result()
 
     def latest(self) -> dict[str, int]:
         found = [json.loads(text) for text in self.texts("IMAP")]

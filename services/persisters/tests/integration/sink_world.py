@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from persisters_relay import Relay
 from isotherm.connector.config.files import from_mapping
 from isotherm.persisters.api.record import ProjectedRecord, Record
 from isotherm.persisters.api.row import Batch, FailedRow, Row
+from isotherm.persisters.api.sink import ReadableSink
+from isotherm.persisters.api.stored_row import Finding
 from isotherm.persisters.configuration import check, projector
 from isotherm.persisters.records.decoding import AvroDecoder
 from isotherm.persisters.sinks.catalog import installed_sinks
@@ -57,6 +59,10 @@ class Writing:
         self._encode = encoder(schema, SCHEMA_ID)
         self._topic = topic
         self._offset = 0
+        self.reads_back = True
+        """Whether everything that is written is read back."""
+        self.may_find: Collection[Finding] = ()
+        """What else reading back may say, where a test writes what loses or cannot be searched."""
 
     def prepare(self, value: Mapping[str, Any] | None, key: str | None = None, **headers: str) -> ProjectedRecord:
         """The next record of the topic, as the loop prepares it."""
@@ -81,7 +87,22 @@ class Writing:
         rows = [row for one in prepared for row in one.rows]
         assert rows, [one.failed or one.filtered for one in prepared]
         self.sink.open()
-        return self.sink.write(Batch(self._topic, 0, rows))
+        failed = self.sink.write(Batch(self._topic, 0, rows))
+        self._read_back(rows, {one.index for one in failed})
+        return failed
+
+    def _read_back(self, rows: Sequence[Row], failed: Collection[int]) -> None:
+        """Whatever was written, the sink finds the last row of each id as it was written, or a newer one."""
+        if not (self.reads_back and isinstance(self.sink, ReadableSink)):
+            return
+        last = {(row.target, row.id): row for index, row in enumerate(rows) if index not in failed}
+        found = self.sink.read_back([*last.values()])
+        wrong = [
+            (row.target, row.id, row.values, one)
+            for row, one in zip(last.values(), found, strict=True)
+            if one.finding not in (Finding.SAME, Finding.NEWER, *self.may_find)
+        ]
+        assert wrong == []
 
 
 def documents(client: Elasticsearch, index: str) -> dict[str, dict[str, Any]]:

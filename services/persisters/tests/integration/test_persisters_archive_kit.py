@@ -36,6 +36,7 @@ class TestParquetOnS3(SinkConformance):
             yield made
 
 
+@pytest.mark.long
 class TestIceberg(SinkConformance):
     @pytest.fixture
     def under_test(self, postgresql: Any, tmp_path: Path) -> Iterator[SinkUnderTest]:

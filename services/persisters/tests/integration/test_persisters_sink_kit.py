@@ -41,6 +41,7 @@ class TestElasticsearch9(SinkConformance):
             yield made
 
 
+@pytest.mark.long
 class TestOpensearch(SinkConformance):
     @pytest.fixture
     def under_test(self, opensearch: Any) -> Iterator[SinkUnderTest]:
@@ -91,6 +92,7 @@ class TestHttpRecords(SinkConformance):
             yield made
 
 
+@pytest.mark.long
 class TestHttpBatches(SinkConformance):
     @pytest.fixture
     def under_test(self) -> Iterator[SinkUnderTest]:

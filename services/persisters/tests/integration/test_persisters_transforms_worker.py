@@ -184,7 +184,7 @@ def of_the_worker(world: World, prefix: str, worker: Connect, kafka: Kafka, file
     with httpx.Client(base_url=worker.url, timeout=60) as http:
         answer = http.put(f"/connectors/{prefix}c/config", json=config)
         assert answer.is_success, answer.text
-        wait_until_read(http, f"{prefix}c", {topic: len(world.values) for topic in topics})
+        wait_until_read(http, worker, f"{prefix}c", {topic: len(world.values) for topic in topics})
         http.delete(f"/connectors/{prefix}c")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     found: dict[tuple[str, int], Any] = {(line["source"], line["offset"]): normal_line(line) for line in lines}
@@ -207,7 +207,7 @@ def produce(world: World, topics: Sequence[str], kafka: Kafka) -> None:
     assert producer.flush(30) == 0
 
 
-def wait_until_read(http: httpx.Client, connector: str, wanted: dict[str, int]) -> None:
+def wait_until_read(http: httpx.Client, worker: Connect, connector: str, wanted: dict[str, int]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         answer = http.get(f"/connectors/{connector}/offsets")
@@ -217,7 +217,8 @@ def wait_until_read(http: httpx.Client, connector: str, wanted: dict[str, int]) 
             return
         status = http.get(f"/connectors/{connector}/status")
         assert "FAILED" not in status.text, status.text
-        assert time.monotonic() < deadline, f"the worker read {found} of {wanted}"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"read {found} of {wanted}; {status.text}; its log: {worker.log_tail()}")
         time.sleep(0.5)  # the worker commits once a second, and nothing tells when
 
 

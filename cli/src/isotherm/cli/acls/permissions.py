@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from isotherm.connector.config import dead_letter_topics
 from isotherm.schemas import Topic
 from isotherm.schemas.access import Access, Every, Operation, Permission, Resource
 
 CONTROL_TOPICS = "isotherm."
-DEAD_LETTERS = ".dead-letters"
 _PLACEHOLDERS = ("{connector}", "{worker_group}")
 _BOOK = "The topic book names it as a {role} of the topic."
 
@@ -120,7 +120,7 @@ def _resources(
     elif permission.all is Every.DEAD_LETTERS:
         for other, theirs in permissions.items():
             for one in theirs:
-                if one.resource is Resource.TOPIC and one.name.endswith(DEAD_LETTERS):
+                if one.resource is Resource.TOPIC and one.name.endswith(dead_letter_topics.SUFFIX):
                     yield from _named(one.name, other, installation)
     else:
         yield from _named(permission.name, permission.of or service, installation)

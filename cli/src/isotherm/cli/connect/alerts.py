@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -13,10 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from isotherm.cli.connect import formats
-from isotherm.cli.connect.session import connected, show
+from isotherm.cli.connect.session import connected, show, time_ms_or_refuse
 from isotherm.cli.options import EndpointOption, FormatOption
 from isotherm.cli.output import note, refuse
-from isotherm.connector.offsets.replay import time_ms_of
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"([0-9]{1,6})([smhd])")
@@ -79,7 +77,7 @@ def alerts_silence(
         "devices": device or [],
         "rules": rule or [],
         "groups": _groups(group or []),
-        "starts_at": None if start is None else _time_ms(start),
+        "starts_at": None if start is None else time_ms_or_refuse("--start", start),
         "duration_ms": _duration_ms(duration),
         "comment": comment,
     }
@@ -129,13 +127,6 @@ def _duration_ms(text: str) -> int:
     return int(found.group(1)) * _UNITS_MS[found.group(2)]
 
 
-def _time_ms(text: str) -> int:
-    try:
-        return time_ms_of(text)
-    except ValueError:
-        refuse(f"--start {text!r} is not a time; expected one such as 2026-01-31T12:00:00Z")
-
-
 def _scope(silence: Mapping[str, Any]) -> str:
     if silence["alert_id"] is not None:
         return str(silence["alert_id"])
@@ -143,21 +134,19 @@ def _scope(silence: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={pattern}" for name, patterns in named.items() for pattern in patterns)
 
 
-def _time(at_ms: int | None) -> str:
-    return "" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def _show_alerts(found: Sequence[Mapping[str, Any]], console: Console) -> None:
     table = formats.table("severity", "alert", "opened", "message")
     for one in found:
-        table.add_row(one["severity"], Text(one["alert_id"]), _time(one["opened_at"]), Text(one["message"] or ""))
+        table.add_row(
+            one["severity"], Text(one["alert_id"]), formats.time_text(one["opened_at"]), Text(one["message"] or "")
+        )
     console.print(table)
 
 
 def _show_silences(found: Sequence[Mapping[str, Any]], console: Console) -> None:
     table = formats.table("silence", "state", "about", "until", "by", "comment")
     for one in found:
-        until = _time(one["ended_at"] or one["ends_at"])
+        until = formats.time_text(one["ended_at"] or one["ends_at"])
         scope = Text(_scope(one))
         table.add_row(
             Text(one["silence_id"]), one["state"], scope, until, Text(one["created_by"]), Text(one["comment"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rich import box
@@ -15,6 +16,17 @@ from isotherm.connector.config import files
 
 _COLOURS = {"RUNNING": "green", "FAILED": "red", "PAUSED": "yellow", "STOPPED": "yellow"}
 _EMPTY = (None, "")
+
+
+def time_text(at_ms: int | None, precision: str = "seconds") -> str:
+    """Return a time (epoch milliseconds) in UTC as ISO 8601; empty for None."""
+    if at_ms is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        # Devices may send times that no calendar has.
+        return f"{at_ms} ms"
 
 
 def as_json(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx2
 
@@ -158,6 +158,10 @@ class Connect:
     def alerts(self, state: str, text: str) -> Json:
         """Return open or closed alerts of devices whose id contains `text`, and why some may be missing."""
         return self._json("GET", f"/isotherm/alerts?state={state}&text={quote(text, safe='')}")
+
+    def trace(self, device: str, asked: Mapping[str, str]) -> Json:
+        """Return the life of one reading of a device. `asked` may have `at`, `sequence`, `metric` and `record`."""
+        return self._json("GET", f"/isotherm/devices/{quote(device, safe='')}/trace?{urlencode(asked)}")
 
     def silences(self, *, with_ended: bool) -> Json:
         """Return silences, maintenance windows and acknowledgements."""

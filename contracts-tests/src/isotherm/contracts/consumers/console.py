@@ -14,6 +14,9 @@ from isotherm.connector.distributed.worker_status import SCHEMA as STATUS_SCHEMA
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import READER as CONNECTOR_READER
 from isotherm.console.cluster.control_topics import CONNECTORS, PLUGINS, STATUS
+from isotherm.console.reconciliation.findings import SCHEMA as UNRECONCILED_SCHEMA
+from isotherm.console.reconciliation.findings import TOPIC as UNRECONCILED
+from isotherm.console.reconciliation.findings import OpenFinding
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
@@ -82,6 +85,13 @@ def _is_found(harness: Harness, found: Message) -> object:
     expect("found by its own name", keys.status_code, 200)
     plugin = next(one for one in console.cluster.plugins() if one.klass == found.key)
     return listed, keys.json(), plugin
+
+
+def _is_open(harness: Harness, found: Message) -> object:
+    """Know a finding from before the start as open."""
+    finding = OpenFinding.of(harness.decode(found.value, UNRECONCILED_SCHEMA))
+    expect("key", found.key, finding.key)
+    return finding
 
 
 _STATES = match.regex("RUNNING", regex="^(UNASSIGNED|RUNNING|PAUSED|STOPPED|FAILED|RESTARTING)$")
@@ -173,6 +183,23 @@ _SINK, _SOURCE = "coap-to-hazelcast", "coap-source"
 NEEDS = (
     *_statuses("mqtt-proxy", "mqtt-proxy"),
     *_statuses("aggregator", "aggregator"),
+    Need(
+        "console",
+        "console",
+        scenario.UNRECONCILED,
+        UNRECONCILED,
+        "Unreconciled",
+        1,
+        match.type("aggregator|a device|temperature|0|1"),
+        {
+            "id": match.type("aggregator|a device|temperature|0|1"),
+            "hop": "aggregator",
+            "kind": "incomplete",
+            "topic": "temperatures.aggregated",
+            "found_at": match.integer(NOW_MS),
+        },
+        _is_open,
+    ),
     *_statuses("persisters", _SINK),
     *_statuses("alerts", "isotherm-alerts"),
     *_statuses("coap-ingest", _SOURCE),

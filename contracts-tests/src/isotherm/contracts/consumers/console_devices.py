@@ -7,6 +7,9 @@ from typing import Any
 from pact import match
 
 from isotherm.console.devices import alerts, device_states, provisioned, rules, silences, windows
+from isotherm.console.trace.model import Reading
+from isotherm.console.trace.windows import Spans, keys
+from isotherm.contracts.consumers.partitions import expect_partition
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
@@ -35,6 +38,7 @@ def _is_alert(harness: Harness, found: Message) -> object:
     known.update(alert)
     expect("alerts", known.of_device(found.key), [alert])
     expect("is open", bool(known.open()), alert.closed_at_ms is None)
+    expect_partition(found)
     return alert
 
 
@@ -109,6 +113,13 @@ def _is_window(harness: Harness, found: Message) -> object:
         raise UnusableError(f"{found.key} is not found by its device")
     (window,) = windows.by_metric([windows.window_of(record)])["temperature"]
     expect("span", (window.start_ms, window.end_ms), (scenario.START_MS, _END_MS))
+    traced = Reading(record["device_id"], window.metric, 1.0, "Cel", scenario.START_MS, scenario.START_MS, 0)
+    expect(
+        "keys of a trace",
+        [key.decode() for key, _ in keys(traced, Spans(scenario.WINDOW_MS, scenario.WINDOW_MS))],
+        [found.key],
+    )
+    expect_partition(found)
     return window
 
 
@@ -128,7 +139,18 @@ def _alert(name: str, state: str, at_ms: int, closed_ms: int | None) -> Need:
         "threshold": 28.0,
         "message": match.type("temperature 29.5 Cel is above 28.0 Cel"),
     }
-    return Need("console", "alerts", name, alerts.TOPIC, "Alert", 1, scenario.DEVICE, value, _is_alert)
+    return Need(
+        "console",
+        "alerts",
+        name,
+        alerts.TOPIC,
+        "Alert",
+        1,
+        scenario.DEVICE,
+        value,
+        _is_alert,
+        needs_partition=True,
+    )
 
 
 def _window(name: str, device_id: str, escaped: str) -> Need:
@@ -141,9 +163,20 @@ def _window(name: str, device_id: str, escaped: str) -> Need:
         **{figure: match.number(1.5) for figure in ("mean", "min", "max", "stddev")},
         "revision": match.integer(1_767_225_675_000),
     }
-    # The windows of a device are found by the beginning of their keys.
-    key = match.regex(f"{escaped}|temperature|0|60000", regex=rf"^{escaped}\|.*$")
-    return Need("console", "aggregator", name, windows.TOPIC, "TemperatureAggregate", 1, key, value, _is_window)
+    # The windows of a device are found by the beginning of their keys, those of a reading by the whole key.
+    key = f"{escaped}|temperature|{scenario.START_MS}|{_END_MS}"
+    return Need(
+        "console",
+        "aggregator",
+        name,
+        windows.TOPIC,
+        "TemperatureAggregate",
+        1,
+        key,
+        value,
+        _is_window,
+        needs_partition=True,
+    )
 
 
 NEEDS = (

@@ -9,7 +9,9 @@ from pact import match
 
 from isotherm.connector.errors.dead_letters import PREFIX
 from isotherm.console.dead_letters.record import QueuedRecord
+from isotherm.console.trace import fates
 from isotherm.contracts.consumers.console import fresh_console
+from isotherm.contracts.consumers.partitions import expect_partition
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, expect
@@ -35,7 +37,8 @@ def _is_work(harness: Harness, found: Message) -> object:
     console.queues.records = [record]
     answer = console.http.get(f"/isotherm/dead-letter-queues/{found.topic}/records/0/{_OFFSET}")
     expect("status", answer.status_code, 200)
-    return answer.json(), record.origin, record.failed_record, record.original()
+    expect_partition(found)
+    return answer.json(), fates.dead_letter_step(record).text, record.origin, record.failed_record, record.original()
 
 
 def _is_counted(_harness: Harness, found: Message) -> object:
@@ -51,7 +54,21 @@ def _need(
         **{name: match.type("text") for name in original},
     }
     process = _is_work if consumer == "console" else _is_counted
-    return Need(consumer, provider, scenario.DEAD_LETTER, topic, "", 0, key, value, process, headers)
+    # A trace looks for the dead-letter records of a record on its key's partition.
+    is_traced = consumer == "console"
+    return Need(
+        consumer,
+        provider,
+        scenario.DEAD_LETTER,
+        topic,
+        "",
+        0,
+        key,
+        value,
+        process,
+        headers,
+        needs_partition=is_traced,
+    )
 
 
 _MQTT = ("mqtt.topic", "mqtt.qos", "mqtt.client_id")

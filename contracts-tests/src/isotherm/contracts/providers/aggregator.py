@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from isotherm.aggregator.frames import devices, headers, readings, windows
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.kafka_clients import open_output_producer
+from isotherm.aggregator.progress import Progress
 from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY
 from isotherm.aggregator.rollups import merging
 from isotherm.aggregator.service import Aggregator
@@ -164,7 +165,16 @@ def _running() -> Aggregator:
     aggregator = Aggregator(SETTINGS)
     aggregator._health.ready()
     aggregator._metrics.lags = {"windows": {(SETTINGS.input_topics[0], 0): 12}}
+    aggregator._metrics.batches = {"windows": _batch()}
+    aggregator._metrics.read_until_ms = scenario.TAKEN_IN_MS
+    aggregator._metrics.complete_after_ms = scenario.MEASURED_MS
     return aggregator
+
+
+def _batch() -> Progress:
+    """Return the progress of the windowed query's last batch."""
+    offsets = {(SETTINGS.input_topics[0], 0): 5}
+    return Progress(1, "2026-01-01T00:00:00.000Z", 5, 40, scenario.MEASURED_MS, offsets, 1, 0, {})
 
 
 def reading(harness: Harness, device_id: str, value: float, measured_ms: int, after_ms: int = 350) -> Message:

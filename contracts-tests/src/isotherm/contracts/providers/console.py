@@ -16,6 +16,12 @@ from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connectors.control import ConnectorControl
 from isotherm.console.devices.rules import OUTCOME_PREFIX, AlertRule, RuleControl, Rules
 from isotherm.console.devices.silences import Silence, SilenceControl, Silences
+from isotherm.console.reconciliation.findings import OpenFindings
+from isotherm.console.reconciliation.readings import StoredReading, WindowRow
+from isotherm.console.reconciliation.windows import Aside, Window, judge
+from isotherm.console.records.record import Record
+from isotherm.console.trace.model import TopicPartitionOffset
+from isotherm.console.trace.readback import Readbacks
 from isotherm.contracts import seam
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
@@ -64,6 +70,11 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         control.restart_task(given.name, 0)
         _silence(writer)
         _store_rule(writer)
+        readbacks = Readbacks(writer, lambda: scenario.START_MS, timeout_ms=0, new_id=lambda: "readback-1")
+        readbacks.ask([(given.name, _record())])
+        _report(writer)
+    finding = found.pop()
+    request = found.pop()
     created, paused, _, restarted, silence, acknowledgement, *others = found
     tried, rule = (one for one in others if one.value)
     return {
@@ -74,7 +85,34 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         scenario.ACKNOWLEDGED: acknowledgement,
         scenario.RULE_TRIED: tried,
         scenario.RULE_STORED: rule,
+        scenario.READBACK_REQUEST: request,
+        scenario.UNRECONCILED: finding,
     }
+
+
+def _record() -> Record:
+    """Return a record that a connector has settled."""
+    headers: list[tuple[str, str | bytes | None]] = [("coap.uri", b"coap://localhost:5633/sensors")]
+    return Record("coap_sensor_topic", 1, 41, scenario.TAKEN_IN_MS, b"a key", b"a value", headers)
+
+
+def _report(writer: ControlTopicWriter) -> None:
+    """Report a window that lacks one of two readings."""
+    start_ms = scenario.MEASURED_MS - scenario.MEASURED_MS % 60_000
+    window = Window((scenario.DEVICE, "temperature"), start_ms, start_ms + 60_000)
+    readings = [
+        StoredReading(
+            window.series, start_ms + at, at, 21.5, start_ms + at, TopicPartitionOffset("thermostat.data", 0, at)
+        )
+        for at in range(2)
+    ]
+    place = TopicPartitionOffset("temperatures.aggregated", 1, 41)
+    row = WindowRow(*window, 1, 1, 21.5, 21.5, 21.5, 21.5, place)
+    finding = judge(window, row, readings, Aside({}, ()), "temperatures.aggregated", deduplicate=False)
+    assert finding is not None
+    findings = OpenFindings(writer, lambda: None, scenario.START_MS, most=1, keep_ms=60_000)
+    findings.report(finding, scenario.START_MS)
+    findings.write(scenario.START_MS)
 
 
 def _store_rule(writer: ControlTopicWriter) -> None:

@@ -12,6 +12,7 @@ from isotherm.console.dead_letters.record import QueuedRecord
 from isotherm.console.devices.alerts import Alert
 from isotherm.console.devices.rules import AlertRule
 from isotherm.console.devices.silences import Silence
+from isotherm.console.trace.model import Reading, State, Step, TopicPartitionOffset, Trace
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
 from isotherm.contracts.rest.console import NOW_MS, Console
@@ -146,6 +147,22 @@ def _with_rule(console: Console) -> None:
     console.rules.rules.update(rule.rule_id, rule)
 
 
+def _with_trace(console: Console) -> None:
+    """A reading that is in a window, and which a connector has settled."""
+    reading = Reading(scenario.DEVICE, "temperature", 21.5, "Cel", scenario.MEASURED_MS, scenario.TAKEN_IN_MS, 17)
+    place = TopicPartitionOffset("thermostat.data", 1, 42)
+    console.tracer.found = Trace(
+        reading,
+        is_exact=False,
+        steps=(
+            Step("mqtt-proxy", State.RECEIVED, scenario.TAKEN_IN_MS, None, "from MQTT client kitchen"),
+            Step("thermostat.data", State.STORED, scenario.TAKEN_IN_MS + 3, place, "acknowledged by Kafka"),
+            Step(NAME, State.READ, None, place, "settled", {"committed": "43"}),
+        ),
+        notes=("the search in alerts ended after 500 records, before its end",),
+    )
+
+
 _RULES = str(EXAMPLES / "alerts" / "rules.toml")
 _RUNNING = _with_connector("STARTED", "RUNNING", "FAILED")
 _STOPPED = _with_connector("STOPPED")
@@ -153,6 +170,7 @@ _OFFSETS = (
     '{"offsets":[{"partition":{"kafka_topic":"coap_sensor_topic","kafka_partition":0},"offset":{"kafka_offset":5}}]}'
 )
 _NO_FORMAT = ("",)
+_PLACE = "thermostat.data/1/42"
 
 CALLS: Mapping[str, Call] = {
     "ps": Call(("ps",), _RUNNING),
@@ -192,6 +210,12 @@ CALLS: Mapping[str, Call] = {
     "rules apply": Call(("rules", "apply", _RULES), _with_rule, formats=_NO_FORMAT),
     "rules delete": Call(("rules", "delete", "temperature.above"), _with_rule, formats=_NO_FORMAT),
     "rules try": Call(("rules", "try", _RULES, "--hours", "12"), _with_rule),
+    "trace": Call(("trace", scenario.DEVICE, "--at", "2026-01-01T00:00:12Z", "--metric", "temperature"), _with_trace),
+    "trace by sequence": Call(("trace", scenario.DEVICE, "--sequence", "17"), _with_trace, formats=("json",)),
+    "trace a record": Call(
+        ("trace", scenario.DEVICE, "--record", "thermostat.data/1/42"), _with_trace, formats=("json",)
+    ),
+    "trace what is not there": Call(("trace", "nobody", "--at", "@0"), empty, formats=_NO_FORMAT),
     "alerts list": Call(("alerts", "list"), _with_alerts),
     "alerts ack": Call(("alerts", "ack", scenario.ALERT_ID), _with_alerts, formats=_NO_FORMAT),
     "alerts silence": Call(("alerts", "silence", "--for", "2h", "--rule", "silent", "--id", "night"), _with_alerts),

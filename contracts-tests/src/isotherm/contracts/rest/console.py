@@ -30,6 +30,7 @@ from isotherm.console.devices.silences import SilenceControl, Silences
 from isotherm.console.errors import NotFoundError
 from isotherm.console.records.decoding import value_decoder
 from isotherm.console.settings import ConsoleSettings
+from isotherm.console.trace.model import Question, Trace
 from isotherm.contracts.pact import scenario
 from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.servicekit.avro import Decoder, JsonSchema, SchemaRegistry
@@ -134,6 +135,21 @@ class MemoryQueues:
         ]
 
 
+class MemoryTracer:
+    """Answers every question with one trace."""
+
+    def __init__(self) -> None:
+        self.found: Trace | None = None
+        self.asked: list[Question] = []
+
+    def trace(self, question: Question) -> Trace:
+        """Return the trace. Raises NotFoundError."""
+        self.asked.append(question)
+        if self.found is None:
+            raise NotFoundError(f"no reading of {question.device_id} was stored around this time")
+        return self.found
+
+
 @cache
 def _portal() -> BlockingPortal:
     """The event loop of all requests, in a thread: the test client would start a thread for each request."""
@@ -152,7 +168,7 @@ class Console:
     """The application with everything that it serves; `http` sends it requests."""
 
     def __init__(self, registry: SchemaRegistry) -> None:
-        self.cluster, self.queues = ClusterState(), MemoryQueues()
+        self.cluster, self.queues, self.tracer = ClusterState(), MemoryQueues(), MemoryTracer()
         self.store = MemoryStore(self.cluster)
         control = ConnectorControl(self.cluster, self.store, lambda: NOW_MS)
         health = Health()
@@ -173,6 +189,7 @@ class Console:
                 # Neither the command line nor the pages of connectors ask for topics.
                 browser=cast(Any, None),
                 devices=devices,
+                tracer=cast(Any, self.tracer),
                 silences=self.silences,
                 rules=self.rules,
                 decode=value_decoder(Decoder(registry)),
@@ -189,6 +206,7 @@ class Console:
         """Forget everything but one connector class and a worker that can run it."""
         vars(self.cluster).update(vars(ClusterState()))
         vars(self.queues).update(vars(MemoryQueues()))
+        vars(self.tracer).update(vars(MemoryTracer()))
         vars(self.alerts).update(vars(Alerts(10)))
         vars(self.silences.silences).update(vars(Silences()))
         vars(self.store.rules).update(vars(Rules()))

@@ -27,6 +27,20 @@ _TIME_BYTES = 6
 _LOW_BITS = (1 << 14) - 1
 _REMEMBERED = 4_096
 INTEGERS = ("int", "long")
+_MILLIS = ("timestamp-millis", "local-timestamp-millis")
+
+
+def times_as_numbers(schema: Any) -> Any:
+    """Return a schema whose timestamps of milliseconds are plain numbers, as a flat record has them."""
+    if isinstance(schema, list):
+        return [times_as_numbers(branch) for branch in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        name: times_as_numbers(inner)
+        for name, inner in schema.items()
+        if not (name == "logicalType" and inner in _MILLIS)
+    }
 
 
 def flat_reader(schema: Mapping[str, Any], start: int) -> Read | None:

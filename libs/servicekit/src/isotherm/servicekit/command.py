@@ -21,7 +21,7 @@ L = TypeVar("L", bound=settings.Settings)
 
 
 class Job(NamedTuple, Generic[S]):
-    """Another command of a service, with the service's settings, that ends by itself."""
+    """Another command of a service, with the service's settings."""
 
     name: str
     help: str

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from isotherm.persisters.task.task_failure import TaskFailedError
 from isotherm.sink_testkit.broker import MockBroker
 from isotherm.sink_testkit.killed_task import run_killed_after_a_write, run_killed_when
+from isotherm.sink_testkit.reading_back import read_back
 from isotherm.sink_testkit.records import EVENTS, REVISED, STATES, Held, Sent
 from isotherm.sink_testkit.task import PATIENCE_S, Task, wait_until
 from isotherm.sink_testkit.trial import BATCH_RECORDS, DEAD_LETTERS, Trial, devices
@@ -227,6 +228,7 @@ CHECKS: Mapping[str, Check] = {
         kill,
         rebalance,
         lifecycle,
+        read_back,
     )
 }
 """By name."""

@@ -99,7 +99,7 @@ class Task:
         queue = None
         if dead_letters is not None:
             queue = DeadLetterQueue(clients.producer(kafka, f"{name}-{number}-dead-letters"), dead_letters)
-        project = projector(kind, self.config, schemas)
+        self.project = project = projector(kind, self.config, schemas)
         self._loop = Loop(
             _loop_settings(kind.prefix, self.config),
             consumer=self.consumer,

@@ -12,7 +12,8 @@ class WatchedSink:
     """Passes calls on to `sink`; after each write that returned it calls `on_written`."""
 
     def __init__(self, sink: Sink, on_written: Callable[[], None] = lambda: None) -> None:
-        self._sink, self._on_written = sink, on_written
+        self.watched = sink
+        self._on_written = on_written
         self.opens = self.refused_opens = self.closes = 0
         self.misuses: list[str] = []
         """What the sink answered although the interface does not allow it."""
@@ -21,14 +22,14 @@ class WatchedSink:
         """Open the sink."""
         self.opens += 1
         try:
-            self._sink.open()
+            self.watched.open()
         except Unavailable:
             self.refused_opens += 1
             raise
 
     def write(self, batch: Batch) -> Sequence[FailedRow]:
         """Write a batch."""
-        failed = self._sink.write(batch)
+        failed = self.watched.write(batch)
         self._check(batch, failed)
         self._on_written()
         return failed
@@ -41,17 +42,17 @@ class WatchedSink:
     def close(self) -> None:
         """Close the sink."""
         self.closes += 1
-        self._sink.close()
+        self.watched.close()
 
     def open_partitions(self, partitions: Sequence[tuple[str, int]]) -> None:
         """Tell the sink, if it wants to know."""
-        if isinstance(self._sink, PartitionedSink):
-            self._sink.open_partitions(partitions)
+        if isinstance(self.watched, PartitionedSink):
+            self.watched.open_partitions(partitions)
 
     def close_partitions(self, partitions: Sequence[tuple[str, int]]) -> None:
         """Tell the sink, if it wants to know."""
-        if isinstance(self._sink, PartitionedSink):
-            self._sink.close_partitions(partitions)
+        if isinstance(self.watched, PartitionedSink):
+            self.watched.close_partitions(partitions)
 
 
 class WatchedBulkSink(WatchedSink):

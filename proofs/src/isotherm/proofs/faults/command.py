@@ -166,7 +166,8 @@ def _play(arguments: argparse.Namespace, plan: list[Fault], history: Path, happe
     from isotherm.proofs.faults import isolation
 
     is_isolated = isolation.enter()
-    from isotherm.demo import run, table
+    from isotherm.cli.reconciliation import table
+    from isotherm.demo import run
     from isotherm.demo.system import DemoPorts, Load, System
     from isotherm.proofs.faults.injection import Injector
     from isotherm.proofs.history.recording.demo_run import DemoRecorder

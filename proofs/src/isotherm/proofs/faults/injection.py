@@ -15,6 +15,8 @@ from isotherm.proofs.history.recording.demo_run import Fault as Injected
 from isotherm.stack.servers.server import READY_TIMEOUT_S, Server, ServerFailed
 
 _POLL_S = 0.2
+_MAX_LATE_ENDS = 3
+"""How often a server may end by itself after the last fault."""
 
 
 class Injector:
@@ -86,23 +88,44 @@ class Injector:
         for relay in self._means.relays.values():
             relay.heal()
         for server in self._servers.values():
-            server.wait_ready(self._ready_timeout_s)
+            self._await_ready(server)
         self._system.stack.kafka_cluster.wait_whole(self._ready_timeout_s)
         self._system.stack.hazelcast_cluster.wait_whole(self._ready_timeout_s)
 
+    def _await_ready(self, server: Server) -> None:
+        """Wait for a server, and start it again where it ends of the last faults: a full disk is noticed later."""
+        for _ in range(_MAX_LATE_ENDS):
+            try:
+                server.wait_ready(self._ready_timeout_s)
+            except ServerFailed:
+                if server.alive():
+                    raise
+                self._note_end(server)
+                self._restart(server)
+            else:
+                return
+        server.wait_ready(self._ready_timeout_s)
+
     def _start_what_ended(self) -> None:
         for server in self._system.dead():
-            if server in self._system.simulators:
-                # Nobody restarts devices; without them there is nothing to judge.
-                raise server.failure("ended by itself")
             if server.name not in self._busy:
-                self.ended[server.name] += 1
-                self._note(f"{server.name} ended by itself: {server.log_tail(3)}")
+                self._note_end(server)
                 self._start(server)
+
+    def _note_end(self, server: Server) -> None:
+        """Count and tell that a server has ended by itself. Raises ServerFailed for a simulator."""
+        if server in self._system.simulators:
+            # Nobody restarts devices; without them there is nothing to judge.
+            raise server.failure("ended by itself")
+        self.ended[server.name] += 1
+        self._note(f"{server.name} ended by itself: {server.log_tail(3)}")
 
     def _start(self, server: Server) -> None:
         if self._over.is_set():
             return  # who interrupts the run stops everything
+        self._restart(server)
+
+    def _restart(self, server: Server) -> None:
         server.start()
         self.restarted.add(server.name)
 

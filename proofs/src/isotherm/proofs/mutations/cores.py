@@ -74,7 +74,7 @@ CORES = {
         _MQTT,
         "delivery/qos1 delivery/qos2 delivery/pipeline protocol/ack_queue ingest/inflight_gate",
         _MQTT_TESTS,
-        "receivers ack_queue inflight_gate qos2_model",
+        "receivers ack_queue inflight_gate qos2_model plain_answers",
     ),
     "mqtt-sessions": _core(
         f"{_MQTT}/sessions",

@@ -94,6 +94,11 @@ class RollupMetrics:
 class Metrics:
     """The counters and gauges of one process."""
 
+    read_until_ms: int | None = None
+    """The time (epoch ms) until which both queries have read the input, and written what follows from it."""
+    complete_after_ms: int | None = None
+    """Windows that begin later are complete; of a new checkpoint earlier ones may lack readings, and are left out."""
+
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.batches: Mapping[str, Progress] = {}

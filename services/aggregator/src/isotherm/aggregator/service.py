@@ -190,6 +190,7 @@ class Aggregator:
         wait.until("kafka", held(checkpoint.verify_boundary))
         self._plans = parts.plans[WINDOWS]
         start = wait.until("kafka", held(lambda: checkpoint.position(parts.plans.values())))
+        self._metrics.complete_after_ms = start.complete_after_ms
         output_ids = wait.until("registry", held(parts.look_up_schemas))
         offsets = wait.until("kafka", held(lambda: spark_offsets(start, broker, broker.input_topics(settings))))
         sink = self._sink(parts, output_ids, start, lambda batch_id: windows.open_windows_before(batch_id))

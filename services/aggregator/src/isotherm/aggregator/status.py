@@ -30,7 +30,10 @@ class Status:
         return State.RESTARTING if problems.keys() - {"kafka", "stop"} else State.RUNNING
 
     def counts(self) -> dict[str, int]:
-        """Return every counter, and the duration, rate and watermark (epoch ms) of each query's last batch."""
+        """Return every counter, the duration, rate and watermark (epoch ms) of each query's last batch, and two times.
+
+        Both in epoch ms: `read_until_ms`, until when the input was read, and `complete_after_ms` of a new checkpoint.
+        """
         counts = counts_of(self._metrics.registry, PREFIX)
         for name in _NOT_COUNTED:
             counts.pop(name, None)
@@ -39,6 +42,9 @@ class Status:
             counts[f"{query}_rows_per_second"] = round(batch.rows_per_second)
             if batch.watermark_ms is not None:
                 counts["watermark_ms"] = batch.watermark_ms
+        for name in ("read_until_ms", "complete_after_ms"):
+            if (at_ms := getattr(self._metrics, name)) is not None:
+                counts[name] = at_ms
         return counts
 
     def lag(self) -> dict[str, int]:

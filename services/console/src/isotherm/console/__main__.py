@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from isotherm.console import service
 from isotherm.console.settings import ConsoleSettings
 from isotherm.servicekit import lifecycle
-from isotherm.servicekit.command import ServiceCommand
+from isotherm.servicekit.command import Job, ServiceCommand
 
 SERVICE = "console"
 
@@ -18,10 +18,29 @@ def _run(settings: ConsoleSettings, _arguments: argparse.Namespace) -> int:
     return lifecycle.run(lambda stop: service.run(settings, stop), shutdown_timeout_ms=settings.shutdown_timeout_ms)
 
 
+def _reconcile(settings: ConsoleSettings, _arguments: argparse.Namespace) -> int:
+    # The console itself needs none of this.
+    from isotherm.console import reconcile_service
+
+    return lifecycle.run(
+        lambda stop: reconcile_service.run(settings, stop), shutdown_timeout_ms=settings.shutdown_timeout_ms
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    reconcile = Job(
+        "reconcile",
+        "compare windows with readings, and rows of stores with records, until SIGTERM or Ctrl-C",
+        _reconcile,
+        lambda _parser: None,
+    )
     command = ServiceCommand(
-        SERVICE, "Kafka Connect's REST API over the workers, and a web console.", ConsoleSettings, _run
+        SERVICE,
+        "Kafka Connect's REST API over the workers, and a web console.",
+        ConsoleSettings,
+        _run,
+        jobs=[reconcile],
     )
     return command.main(argv)
 

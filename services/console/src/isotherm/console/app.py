@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from isotherm.console.access.middleware import AuthMiddleware
 from isotherm.console.access.policy import AccessPolicy
-from isotherm.console.api import connectors, dead_letters, devices, rules, silences, topics
+from isotherm.console.api import connectors, dead_letters, devices, rules, silences, topics, trace
 from isotherm.console.browser.topic_browser import TopicBrowser
 from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connect_api import router
@@ -30,6 +30,7 @@ from isotherm.console.pages import app as pages
 from isotherm.console.pages.context import PageContext
 from isotherm.console.records.decoding import DecodeValue
 from isotherm.console.settings import ConsoleSettings
+from isotherm.console.trace.tracer import Tracer
 from isotherm.servicekit import logs
 from isotherm.servicekit.health import Health
 
@@ -48,6 +49,7 @@ class Components:
     queues: DeadLetterQueues
     browser: TopicBrowser
     devices: DeviceBrowser
+    tracer: Tracer
     silences: SilenceControl
     rules: RuleControl
     decode: DecodeValue
@@ -68,6 +70,8 @@ def application(of: Components) -> AuthMiddleware:
     api.include_router(connectors.router(of.control, of.cluster, of.offsets, of.now_ms))
     api.include_router(dead_letters.router(of.queues, of.control, of.decode))
     api.include_router(topics.router(of.browser))
+    # Before the routes of a device, because an id may contain slashes.
+    api.include_router(trace.router(of.tracer))
     api.include_router(devices.router(of.devices))
     api.include_router(silences.router(of.silences))
     api.include_router(rules.router(of.rules))
@@ -93,6 +97,7 @@ def _page_context(of: Components) -> PageContext:
         of.queues,
         of.browser,
         of.devices,
+        of.tracer,
         of.silences,
         of.rules,
         of.decode,

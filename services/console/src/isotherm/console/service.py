@@ -35,6 +35,8 @@ from isotherm.console.records.decoding import value_decoder
 from isotherm.console.records.topic_follower import FollowerMetrics
 from isotherm.console.records.topics import KafkaTopics
 from isotherm.console.settings import ConsoleSettings
+from isotherm.console.trace.readback import Readbacks
+from isotherm.console.trace.tracer import Tracer
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.health import Health, MonitoringServer
@@ -78,33 +80,27 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
         writes,
         timeout_ms=settings.write_timeout_ms,
     )
+    readbacks = Readbacks(writer, now_ms, timeout_ms=settings.search.readback_timeout_ms)
     counters = FollowerMetrics(registry)
     latest, provisioned = DeviceRecordCache(settings.search.max_devices), DeviceRecordCache(settings.search.max_devices)
     alerts, silences, rules = Alerts(settings.search.max_alerts), Silences(), Rules()
+    recent = (latest, provisioned, alerts)
     # Devices have a health of their own, so that connectors can be controlled while devices are missing.
     device_health = Health()
     device_health.ready()
     followers = (
         control_topics.control_topic_follower(
-            partial(_control_consumer, settings), schemas, cluster, writes, health, counters
+            partial(control_consumer, settings), schemas, cluster, writes, health, counters, readbacks.handlers(schemas)
         ),
         device_follower(
-            partial(_device_consumer, settings),
-            schemas,
-            latest,
-            provisioned,
-            alerts,
-            silences,
-            rules,
-            device_health,
-            counters,
+            partial(_device_consumer, settings), schemas, *recent, silences, rules, device_health, counters
         ),
     )
     admin = clients.group_admin(settings.kafka, f"{_NAME}-admin")
-    topics = KafkaTopics(admin, partial(_page_consumer, settings), timeout_ms=settings.read_timeout_ms)
-    devices = DeviceBrowser(latest, provisioned, alerts, topics, schemas, device_health, now_ms, settings.search)
+    topics = KafkaTopics(admin, partial(page_consumer, settings), timeout_ms=settings.read_timeout_ms)
+    devices = DeviceBrowser(*recent, topics, schemas, device_health, now_ms, settings.search)
     controls = SilenceControl(silences, writer, now_ms), RuleControl(rules, writer, now_ms)
-    components = _components(settings, cluster, writer, schemas, health, admin, topics, devices, *controls)
+    components = _components(settings, cluster, writer, schemas, health, admin, topics, devices, readbacks, *controls)
     for follower in followers:
         follower.start()
     job = threading.Thread(target=_background_job, args=(cluster, writer, health, stop), name="background", daemon=True)
@@ -134,6 +130,7 @@ def _components(
     admin: GroupAdmin,
     topics: KafkaTopics,
     devices: DeviceBrowser,
+    readbacks: Readbacks,
     silences: SilenceControl,
     rules: RuleControl,
 ) -> Components:
@@ -147,14 +144,16 @@ def _components(
         configured_topics=control.dead_letter_topics,
     )
     decode = value_decoder(Decoder(schemas))
+    offsets = KafkaOffsets(admin)
     return Components(
         settings=settings,
         cluster=cluster,
         control=control,
-        offsets=KafkaOffsets(admin),
+        offsets=offsets,
         queues=queues,
         browser=TopicBrowser(topics, RecordMasker(control, decode), control, cluster, now_ms, settings.search),
         devices=devices,
+        tracer=Tracer(topics, devices, control, cluster, offsets, schemas, now_ms, settings.search, readbacks),
         silences=silences,
         rules=rules,
         decode=decode,
@@ -164,7 +163,8 @@ def _components(
     )
 
 
-def _control_consumer(settings: ConsoleSettings) -> Consumer:
+def control_consumer(settings: ConsoleSettings) -> Consumer:
+    """Return a consumer for the control topics."""
     return clients.consumer(settings.kafka, _NAME, _NAME, enable_partition_eof=True, fetch_wait_max_ms=_FETCH_WAIT_MS)
 
 
@@ -181,7 +181,7 @@ def _device_consumer(settings: ConsoleSettings) -> Consumer:
     )
 
 
-def _page_consumer(settings: ConsoleSettings) -> Consumer:
+def page_consumer(settings: ConsoleSettings) -> Consumer:
     """Return a consumer for the topic browser: a page is small, and a person waits for it."""
     name = f"{_NAME}-browser"
     return clients.consumer(

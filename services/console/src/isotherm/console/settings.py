@@ -5,9 +5,13 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
+from isotherm import kcql
 from isotherm.servicekit.settings import ServiceSettings, Settings
+
+STATEMENT = "SELECT * FROM readings WHERE "
+"""What makes a statement of the condition `reconciliation.where`."""
 
 
 class ListenSettings(Settings):
@@ -74,7 +78,82 @@ class SearchSettings(Settings):
         ge=1,
         description="How many open alerts the console keeps in memory, and as many closed ones. It drops the oldest.",
     )
+    readback_timeout_ms: int = Field(
+        1_000,
+        ge=0,
+        description="How long a trace waits for what connectors read back from their stores, in ms; 0 asks none.",
+    )
     page_records: int = Field(50, ge=1, le=500, description="Records of a topic on one page.")
+
+
+class ReconciliationSettings(Settings):
+    """What `isotherm-console reconcile` compares; the console itself does not use it."""
+
+    aggregators: list[str] = Field(
+        ["aggregator"],
+        min_length=1,
+        description="Names of the aggregators that write the windows: one, or at a boundary two. While one of them "
+        "does not run, windows wait to be compared.",
+    )
+    reading_topics: list[str] = Field(
+        ["thermostat.data"], min_length=1, description="Topics with readings: the aggregator's `input_topics`."
+    )
+    windows_topic: str = Field("temperatures.aggregated", description="The aggregator's `output_topic`.")
+    late_topic: str = Field("thermostat.late", description="The aggregator's `late_topic`.")
+    dead_letter_topic: str = Field("aggregator.dead-letters", description="The aggregator's `dead_letter_topic`.")
+    where: str = Field("", description="The aggregator's `where`.")
+    deduplicate: bool = Field(False, description="The aggregator's `deduplicate`.")
+    window_ms: int = Field(60_000, ge=1_000, description="The aggregator's `window_ms`.")
+    slide_ms: int | None = Field(None, ge=1_000, description="The aggregator's `slide_ms`; empty: `window_ms`.")
+    patience_ms: int = Field(
+        60_000,
+        ge=1_000,
+        description="How long after the watermark has passed a window's end it is compared, and again after anything "
+        "that came for it later. Choose more than a window takes to be published.",
+    )
+    keep_ms: int = Field(
+        600_000,
+        ge=300_000,
+        description="How long windows are remembered after the watermark has passed them, how far ahead readings may "
+        "be, and how long rows of stores are read back. What comes later is counted and not compared. Memory: some "
+        "800 bytes for each window of that time.",
+    )
+    readbacks_per_s: float = Field(
+        2.0,
+        ge=0,
+        le=1_000,
+        description="How many rows of stores are read back in a second, of all connectors together: new rows first, "
+        "then again those read back longest ago. 0 reads none.",
+    )
+    max_rows: int = Field(
+        10_000, ge=1, description="How many records wait to have their rows read back; the oldest are dropped."
+    )
+    max_findings: int = Field(
+        10_000, ge=1, description="How many findings may be open; what is beyond is counted and logged only."
+    )
+    findings_ms: int = Field(
+        86_400_000, ge=60_000, description="How long a finding stays open that is not settled before."
+    )
+
+    @field_validator("where")
+    @classmethod
+    def _where_is_a_condition(cls, where: str) -> str:
+        if where:
+            try:
+                statements = kcql.parse(STATEMENT + where)
+            except kcql.KcqlError as error:
+                raise ValueError(f"is no condition of KCQL: {error}") from None
+            if len(statements) != 1 or statements[0].where is None:
+                raise ValueError(f"{where!r} is not allowed: must be one condition of KCQL's WHERE")
+        return where
+
+    @model_validator(mode="after")
+    def _times_fit(self) -> Self:
+        if self.patience_ms > self.keep_ms // 2:
+            raise ValueError(f"patience_ms {self.patience_ms} is not allowed: must be half of keep_ms at most")
+        if self.slide_ms is not None and self.slide_ms > self.window_ms:
+            raise ValueError(f"slide_ms {self.slide_ms} leaves gaps between windows of window_ms {self.window_ms}")
+        return self
 
 
 class ConsoleSettings(ServiceSettings):
@@ -83,6 +162,7 @@ class ConsoleSettings(ServiceSettings):
     listen: ListenSettings = ListenSettings()
     auth: AuthSettings = AuthSettings()
     search: SearchSettings = SearchSettings()
+    reconciliation: ReconciliationSettings = ReconciliationSettings()
     write_timeout_ms: int = Field(
         10_000, ge=100, description="How long a change may wait for Kafka's acknowledgement, in ms."
     )

@@ -58,7 +58,7 @@ def _run(settings: PersistersSettings, arguments: argparse.Namespace, given: lis
     if arguments.file is not None:
         return _run_file(settings, arguments, given)
     try:
-        return run_worker(SERVICE, settings, distributed.SinkClasses(arguments.sink), given)
+        return run_worker(SERVICE, settings, distributed.SinkClasses(arguments.sink), given, passes_readbacks=True)
     except MissingExtraError as error:
         raise SettingsError([str(error)]) from None
 

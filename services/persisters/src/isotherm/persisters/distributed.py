@@ -10,6 +10,7 @@ from isotherm.connector.config.files import ConfigError, ConnectorConfig
 from isotherm.connector.distributed.controller import TaskPlan, task_plan
 from isotherm.connector.distributed.task_launch import TaskLaunch, run_launched_task
 from isotherm.persisters.configuration import check
+from isotherm.persisters.readback import ReadbackInbox
 from isotherm.persisters.service import VERSION, TaskAssignment, run_task
 from isotherm.persisters.settings import PersistersSettings
 from isotherm.persisters.sinks.catalog import find_sink, installed, installed_sinks, unknown_class
@@ -59,10 +60,12 @@ def _kind_of(config: ConnectorConfig, kinds: Iterable[SinkKind]) -> SinkKind:
 def run_worker_task(settings: PersistersSettings, prepare: Callable[[], None]) -> int:
     """Run, in the task's own process, the task that the worker sends; `prepare` sets the process up first."""
 
+    inbox = ReadbackInbox()
+
     def work(launch: TaskLaunch, stop: Stop) -> int:
         prepare()
         kind = _kind_of(launch.config, installed_sinks().values())
         validated = check(kind, launch.config.resolved(os.environ))
-        return run_task(settings, TaskAssignment(kind, launch.config, validated, launch.task, launch), stop)
+        return run_task(settings, TaskAssignment(kind, launch.config, validated, launch.task, launch, inbox), stop)
 
-    return run_launched_task(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)
+    return run_launched_task(work, shutdown_timeout_ms=settings.shutdown_timeout_ms, on_readback=inbox.offer)

@@ -11,7 +11,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -30,12 +30,13 @@ from isotherm.connector.errors.failure_limits import FailureLimitError, FailureW
 from isotherm.connector.standalone.reconcile import reconcile
 from isotherm.connector.state.status import Heartbeat, State
 from isotherm.connector.state.target_follower import Target, TargetFollower
-from isotherm.persisters.api.sink import SinkConfigError
+from isotherm.persisters.api.sink import Sink, SinkConfigError
 from isotherm.persisters.buffers.limits import BufferLimits
 from isotherm.persisters.configuration import dead_letter_topic, error_policy, projector, start_offset
 from isotherm.persisters.consuming.matching_topics import MatchingTopics
 from isotherm.persisters.consuming.membership import Membership
 from isotherm.persisters.consuming.topic_ids import TopicIds
+from isotherm.persisters.readback import Answering, AnswerPublisher, ReadbackInbox, answered
 from isotherm.persisters.records.decoding import AvroDecoder
 from isotherm.persisters.settings import PersistersSettings
 from isotherm.persisters.sinks.plugin import SinkKind
@@ -72,6 +73,8 @@ class TaskAssignment:
     task: int
     launch: TaskLaunch | None = None
     """What a distributed worker launched, which publishes the connector; None if a file owns the connector."""
+    inbox: ReadbackInbox = field(default_factory=ReadbackInbox)
+    """Takes the requests to read back."""
 
 
 def run_task(settings: PersistersSettings, assignment: TaskAssignment, stop: Stop) -> int:
@@ -91,7 +94,7 @@ def run_task(settings: PersistersSettings, assignment: TaskAssignment, stop: Sto
         if assignment.launch is not None:
             report_to_worker(http_port=monitoring.port)
             return _Task(settings, assignment, health, metrics, registry, None).run(stop)
-        follower = TargetFollower(settings.kafka, settings.registry, config.name)
+        follower = TargetFollower(settings.kafka, settings.registry, config.name, assignment.inbox.offer)
         follower.start()
         # Its poll, which nothing can wake, runs out while the task drains.
         take_back = stop.on_set(follower.end)
@@ -187,9 +190,10 @@ class _Task:
         if stop.is_set():
             return Exit.OK
         with self._matching_topics() as matching_topics:
-            loop = self._loop(dead_letters, matching_topics)
+            sink = self._sink()
+            loop = self._loop(sink, dead_letters, matching_topics)
             self._metrics.follow(lambda: dict(loop.buffers.by_partition))
-            with self._background_job():
+            with self._background_job(), self._answered(loop, sink):
                 loop.run(stop)
             self._is_drained = loop.is_drained
         return Exit.OK
@@ -218,15 +222,33 @@ class _Task:
         # The connector's first task does it for all tasks.
         return nullcontext() if self._number else self._kind.load().background_job(self._config, self._registry)
 
-    def _loop(self, dead_letters: DeadLetterSender, matching_topics: MatchingTopics | None) -> Loop:
-        kind, config, settings = self._kind, self._config, self._settings
-        build = kind.load().build
+    def _answered(self, loop: Loop, sink: Sink) -> AbstractContextManager[None]:
+        launch, settings = self._assignment.launch, self._settings
+        answering = Answering(
+            self._config.name,
+            self._number,
+            None if launch is None else launch.worker,
+            sink,
+            lambda: projector(self._kind, self._config, self._value_schemas, self._key_schemas),
+            lambda topic, partition: (topic, partition) in loop.buffers.by_partition,
+            mask_of(self._assignment.written, os.environ),
+        )
+        name = f"{self._config.name}-{self._number}-readback"
+        publisher = AnswerPublisher(lambda: clients.producer(settings.kafka, name), self._schemas)
+        return answered(self._assignment.inbox, answering, publisher, self._schemas)
+
+    def _sink(self) -> Sink:
+        build = self._kind.load().build
+        return build(self._config, AvroDecoder(self._value_schemas), self._settings.writers, self._topic_ids)
+
+    def _loop(self, sink: Sink, dead_letters: DeadLetterSender, matching_topics: MatchingTopics | None) -> Loop:
+        kind, config = self._kind, self._config
         project = projector(kind, config, self._value_schemas, self._key_schemas)
-        member = Membership(settings, config, self._number, self._generation)
+        member = Membership(self._settings, config, self._number, self._generation)
         return Loop(
             self._loop_settings(member),
             consumer=self._consumer(member),
-            sink=build(config, AvroDecoder(self._value_schemas), settings.writers, self._topic_ids),
+            sink=sink,
             project=project,
             try_project_batch=project.try_project_batch,
             policy=error_policy(kind, config),

@@ -12,7 +12,9 @@ from isotherm.stack.servers.server import Launch, Runtime
 
 _PROBE_TIMEOUT_S = 5.0
 
-# One worker: no delay before the tasks of a lost one are given to others, and topics without replicas.
+# One worker: no delay before the tasks of a lost one are given to others, and topics without replicas. On a busy
+# machine it may need long to read its configurations; by default it would give up after 3 s and then do nothing for
+# five minutes.
 _PROPERTIES = """\
 bootstrap.servers={bootstrap_servers}
 group.id=connect
@@ -30,6 +32,8 @@ offset.storage.partitions=1
 status.storage.partitions=1
 offset.flush.interval.ms=1000
 scheduled.rebalance.max.delay.ms=0
+worker.sync.timeout.ms=30000
+worker.unsync.backoff.ms=500
 """
 
 _LOGGING = f"{CONSOLE_LOGGING}rootLogger.level=WARN\n"

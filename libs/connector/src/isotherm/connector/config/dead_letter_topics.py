@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+SUFFIX = ".dead-letters"
+"""End of the name of a dead-letter topic for which the configuration says no name."""
 NAME_KEYS = ("errors.deadletterqueue.topic.name", "dead.letters.topic")
 ENABLE_KEYS = ("errors.deadletterqueue.enable", "dead.letters")
 _RESERVED = ("isotherm.", "__")
@@ -20,7 +22,7 @@ def dead_letter_topic(connector: str, config: Mapping[str, str]) -> str:
     """The dead-letter topic of a connector's configuration as written; empty when dead letters are not enabled."""
     named = next((config[key] for key in NAME_KEYS if config.get(key)), "")
     is_enabled = any(config.get(key, "").lower() == "true" for key in ENABLE_KEYS)
-    return named or (f"{connector}.dead-letters" if is_enabled else "")
+    return named or (f"{connector}{SUFFIX}" if is_enabled else "")
 
 
 def forbidden_reason(topic: str, read: Sequence[str], pattern: str) -> str | None:

@@ -30,7 +30,9 @@ class HostSettings(ServiceSettings):
     )
 
 
-def run_worker(service: str, settings: HostSettings, classes: Classes, given: Sequence[str]) -> int:
+def run_worker(
+    service: str, settings: HostSettings, classes: Classes, given: Sequence[str], *, passes_readbacks: bool = False
+) -> int:
     """Run the connectors of the worker group until told to stop; the exit code.
 
     `service` is the service's name with dashes (`mqtt-proxy`); its package is `isotherm.mqtt_proxy`. `given` is the
@@ -50,6 +52,7 @@ def run_worker(service: str, settings: HostSettings, classes: Classes, given: Se
         http=settings.http,
         session_timeout_ms=settings.session_timeout_ms,
         task_stop_timeout_ms=settings.shutdown_timeout_ms,
+        passes_readbacks=passes_readbacks,
     )
     return lifecycle.run(
         lambda stop: DistributedWorker(worker, classes, stop).run(),

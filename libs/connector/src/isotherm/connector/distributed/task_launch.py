@@ -1,4 +1,4 @@
-"""The protocol between a distributed worker and a task's process: the launch over stdin, reports over stdout.
+"""The protocol between a distributed worker and a task's process: launch and readbacks over stdin, reports over stdout.
 
 The configuration is sent with unresolved references and never on the command line. Stdin stays open, so that the
 process ends when its worker ends in any way.
@@ -6,6 +6,7 @@ process ends when its worker ends in any way.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import traceback
@@ -15,7 +16,7 @@ from typing import Any
 
 from isotherm.connector.config.files import ConfigError, ConnectorConfig
 from isotherm.connector.config.masking import mask_of
-from isotherm.connector.standalone.task_processes import stop_with_supervisor
+from isotherm.connector.standalone.task_processes import SupervisorPipe, stop_with_supervisor
 from isotherm.servicekit import lifecycle, logs
 from isotherm.servicekit.lifecycle import Exit, Stop
 
@@ -80,16 +81,27 @@ def report_to_worker(*, http_port: int | None = None, trace: str | None = None) 
     os.write(1, json.dumps({name: value for name, value in fields.items() if value is not None}).encode() + b"\n")
 
 
-def run_launched_task(work: Callable[[TaskLaunch, Stop], int], *, shutdown_timeout_ms: int) -> int:
+def run_launched_task(
+    work: Callable[[TaskLaunch, Stop], int],
+    *,
+    shutdown_timeout_ms: int,
+    on_readback: Callable[[bytes], None] = lambda _request: None,
+) -> int:
     """In a task's process: run `work` until the worker stops it or ends itself; the exit code.
+
+    A thread calls `on_readback` with the encoded ReadbackRequests for the task's connector.
 
     An exception is reported to the worker as the task's trace, with secrets masked; of a ConfigError only its problems.
     """
-    launch = TaskLaunch.decoded(_first_line())
+    pipe = SupervisorPipe()
+    line = pipe.line()
+    if line is None:
+        raise SystemExit(Exit.OK)
+    launch = TaskLaunch.decoded(line)
     mask = mask_of(launch.config, os.environ)
 
     def main(stop: Stop) -> int:
-        stop_with_supervisor(stop)
+        stop_with_supervisor(stop, pipe, lambda line: on_readback(base64.b64decode(line)))
         try:
             return work(launch, stop)
         except ConfigError as error:
@@ -103,13 +115,3 @@ def run_launched_task(work: Callable[[TaskLaunch, Stop], int], *, shutdown_timeo
             return Exit.FAILED
 
     return lifecycle.run(main, shutdown_timeout_ms=shutdown_timeout_ms)
-
-
-def _first_line() -> bytes:
-    line = b""
-    while not line.endswith(b"\n"):
-        read = os.read(0, MAX_BYTES)
-        if not read:
-            raise SystemExit(Exit.OK)
-        line += read
-    return line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import subprocess
@@ -41,6 +42,9 @@ class TaskProcess:
             self._stdin.write(encoded)
         except BrokenPipeError:
             _log.warning("task ended before it read its launch", **self._task)
+        os.set_blocking(self._stdin.fileno(), False)
+        self._unsent = b""
+        """The rest of a line for which the pipe had no room."""
 
     @property
     def http_port(self) -> int | None:
@@ -48,6 +52,35 @@ class TaskProcess:
         if self._http_port is None:
             self._http_port = self._report().http_port
         return self._http_port
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether the pipe has room for another request."""
+        return not self._unsent
+
+    def pass_on(self, request: bytes) -> None:
+        """Send the task an encoded ReadbackRequest; drop it while the task does not read what it was sent before."""
+        if self._unsent and not self._send(self._unsent):
+            _log.warning("a task reads no requests, one is dropped", **self._task)
+            return
+        self._send(base64.b64encode(request) + b"\n")
+
+    def _send(self, line: bytes) -> bool:
+        """Write as much as the pipe has room for; return whether this was all."""
+        try:
+            written = os.write(self._stdin.fileno(), line)
+        except BlockingIOError:
+            written = 0
+        except OSError:
+            # The process has ended, which `failure` will tell.
+            written = len(line)
+        self._unsent = line[written:]
+        return not self._unsent
 
     def end(self) -> None:
         """Ask the process to end; `failure` kills it after the stop timeout."""
@@ -58,6 +91,8 @@ class TaskProcess:
         """None while the process runs, then how it ended; do not use the object after that."""
         code = self._process.poll()
         if code is None:
+            if self._unsent:
+                self._send(self._unsent)
             if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
                 _log.error("task did not stop in time, killing it", pid=self._process.pid, **self._task)
                 self._process.kill()

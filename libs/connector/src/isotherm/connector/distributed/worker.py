@@ -86,6 +86,8 @@ class WorkerSettings:
     """Time after a kill until the group's other workers take over its tasks."""
     task_stop_timeout_ms: int
     """Time after which a task that does not stop is killed."""
+    passes_readbacks: bool = False
+    """Whether the tasks answer what their stores have."""
 
 
 class DistributedWorker:
@@ -149,7 +151,13 @@ class DistributedWorker:
 
     def _work(self, status: WorkerStatus) -> None:
         settings = self._settings
-        topic = ConnectorTopic(settings.kafka, settings.registry, f"{settings.service}-connectors", READER)
+        topic = ConnectorTopic(
+            settings.kafka,
+            settings.registry,
+            f"{settings.service}-connectors",
+            READER,
+            on_readback=self._pass_on if settings.passes_readbacks else None,
+        )
         try:
             # The worker joins its group only after it knows all connectors.
             while not self._stop.is_set() and not topic.is_current:
@@ -217,6 +225,12 @@ class DistributedWorker:
                 )
                 continue
             self._controller.configured(change.name, desired)
+
+    def _pass_on(self, connector: str, request: bytes) -> None:
+        """Let every task of a connector know a request; the one with the record's partition answers."""
+        for id, process in self._processes.items():
+            if id.connector == connector:
+                process.pass_on(request)
 
     def _reconcile(self, status: WorkerStatus) -> None:
         """Start and stop processes as the controller decides, and publish the status."""

@@ -13,6 +13,7 @@ from isotherm.servicekit.lifecycle import Exit, Stop
 
 _log = logs.logger(__name__)
 
+_PIPE_BYTES = 65_536
 _CHECK_INTERVAL_S = 0.5
 """How often the supervisor looks for tasks that ended by themselves; the stop ends the wait at once."""
 
@@ -43,14 +44,36 @@ def supervise(command: Callable[[int], Sequence[str]], tasks: int, stop: Stop, *
     return next((_exit_code(code) for code in codes if code != Exit.OK), Exit.OK)
 
 
-def stop_with_supervisor(stop: Stop) -> None:
-    """In a task's process: set `stop` when the supervisor has ended in any way, which closes its pipe."""
+class SupervisorPipe:
+    """In a task's process: what the supervisor writes to standard input, line by line."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def line(self) -> bytes | None:
+        """Return the next line without its end; None when the supervisor has ended, which closes the pipe."""
+        while b"\n" not in self._rest:
+            # os.read and not sys.stdin: a thread that holds its lock would break the interpreter's shutdown.
+            read = os.read(0, _PIPE_BYTES)
+            if not read:
+                return None
+            self._rest += read
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+
+def stop_with_supervisor(
+    stop: Stop, pipe: SupervisorPipe | None = None, on_line: Callable[[bytes], None] = lambda _line: None
+) -> None:
+    """In a task's process: set `stop` when the supervisor has ended; until then call `on_line` with its lines."""
+    lines = pipe or SupervisorPipe()
 
     def watch() -> None:
-        # os.read and not sys.stdin: a thread that holds its lock would break the interpreter's shutdown.
-        while os.read(0, 1):
-            continue
-        stop.set()
+        try:
+            while (line := lines.line()) is not None:
+                on_line(line)
+        finally:
+            stop.set()
 
     threading.Thread(target=watch, name="supervisor-watch", daemon=True).start()
 

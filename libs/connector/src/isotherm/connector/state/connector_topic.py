@@ -1,4 +1,7 @@
-"""Reads the topic `isotherm.connectors` from its beginning, without end; each record is a change of one connector."""
+"""Reads the topic `isotherm.connectors` from its beginning, without end; each record is a change of one connector.
+
+The same consumer can pass on what comes to `isotherm.readback.requests`: another one would cost connections.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
+from isotherm.connector.state.readback import REQUESTS
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import (
     Decoder,
@@ -30,6 +34,8 @@ _REQUEST_S = 10.0
 _FIRST_PAUSE_MS, _MAX_PAUSE_MS = 500.0, 2_000 * _RETRY_S
 """Limits of the pauses before Kafka is asked for the topic again. They are short at first: when a whole system starts,
 Kafka, the topic and its leader are there a moment later. Later they are `_RETRY_S` on average."""
+_MOST_REQUESTS = 1_000
+"""How many requests are passed on before the caller has its turn."""
 _FETCH_WAIT_MS = 5_000
 """How long Kafka holds a fetch while nothing changes; a new record answers it at once."""
 
@@ -53,10 +59,16 @@ class ConnectorTopic:
         client_id: str,
         reader: JsonSchema,
         is_followed: Callable[[str], bool] = lambda _name: True,
+        on_readback: Callable[[str, bytes], None] | None = None,
     ) -> None:
-        """Decode only records for whose name `is_followed` is true, so that bad records of others cannot block."""
+        """Decode only records for whose name `is_followed` is true, so that bad records of others cannot block.
+
+        `poll` calls `on_readback`, which must not block, with the name of a followed connector and an encoded
+        ReadbackRequest that was written after the start; without it the requests are not read.
+        """
         self._decode = Decoder(SchemaRegistry(registry_settings), reader)
         self._is_followed = is_followed
+        self._on_readback = on_readback
         # The consumer assigns the partition itself: it joins no group and commits nothing.
         self._consumer = clients.consumer(
             kafka_settings, client_id, client_id, enable_partition_eof=True, fetch_wait_max_ms=_FETCH_WAIT_MS
@@ -91,7 +103,7 @@ class ConnectorTopic:
             return None
         message, self._undecoded = self._undecoded, None
         if message is None:
-            message = self._consumer.poll(timeout_s)
+            message = self._next(timeout_s)
         if message is None:
             return None
         error = message.error()
@@ -115,13 +127,44 @@ class ConnectorTopic:
                 # The topic has one partition, which keeps a connector's records in order. Its end is asked for before
                 # the first fetch, behind which Kafka would hold the answer.
                 first, self._end = self._consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=_REQUEST_S)
-                self._consumer.assign([TopicPartition(TOPIC, 0, 0)])
+                self._consumer.assign([TopicPartition(TOPIC, 0, 0), *self._requests()])
                 self._is_assigned, self.is_missing, self.is_current = True, False, first == self._end
                 return
             self.is_missing = found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
         except KafkaException as error:
             _log.warning("connectors topic not available yet", reason=str(error))
         self._next_try_s = time.monotonic() + self._backoff.next_ms() / 1000
+
+    def _requests(self) -> list[TopicPartition]:
+        """Return where reading requests begins; nowhere if they are not read or if there is no topic for them."""
+        if self._on_readback is None:
+            return []
+        try:
+            error = self._consumer.list_topics(REQUESTS, timeout=_REQUEST_S).topics[REQUESTS].error
+            if error is None:
+                _, end = self._consumer.get_watermark_offsets(TopicPartition(REQUESTS, 0), timeout=_REQUEST_S)
+                return [TopicPartition(REQUESTS, 0, end)]
+            reason = error.str()
+        except KafkaException as failure:
+            reason = str(failure)
+        # Connectors do not wait for it.
+        _log.warning("until the next start nobody can ask what stores have", topic=REQUESTS, reason=reason)
+        return []
+
+    def _next(self, timeout_s: float) -> Message | None:
+        """Return the next message of the connectors, after passing on the requests before it."""
+        for _ in range(_MOST_REQUESTS):
+            message = self._consumer.poll(timeout_s)
+            if message is None or message.topic() != REQUESTS:
+                return message
+            self._pass_on(message)
+            timeout_s = 0.0
+        return None
+
+    def _pass_on(self, message: Message) -> None:
+        name, value = (message.key() or b"").decode(errors="replace"), message.value()
+        if message.error() is None and value is not None and self._on_readback is not None and self._is_followed(name):
+            self._on_readback(name, value)
 
     def _change(self, name: str, message: Message) -> Change | None:
         value = message.value()

@@ -55,12 +55,20 @@ class TargetFollower:
     is unavailable.
     """
 
-    def __init__(self, kafka_settings: KafkaSettings, registry_settings: RegistrySettings, connector: str) -> None:
+    def __init__(
+        self,
+        kafka_settings: KafkaSettings,
+        registry_settings: RegistrySettings,
+        connector: str,
+        on_readback: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """The thread calls `on_readback` with encoded ReadbackRequests, if the connector can answer them."""
         self.target = Target()
         self.record: Mapping[str, Any] | None = None
         """The connector's record; None when there is none."""
         self._kafka, self._registry = kafka_settings, registry_settings
         self._connector = connector
+        self._on_readback = on_readback
         self._current = threading.Event()
         self._watchers: list[Callable[[], None]] = []
         self._ended = threading.Event()
@@ -93,7 +101,15 @@ class TargetFollower:
 
     def _run(self) -> None:
         name = f"{self._connector}-target"
-        topic = ConnectorTopic(self._kafka, self._registry, name, READER, lambda found: found == self._connector)
+        take = self._on_readback
+        topic = ConnectorTopic(
+            self._kafka,
+            self._registry,
+            name,
+            READER,
+            lambda found: found == self._connector,
+            None if take is None else lambda _name, request: take(request),
+        )
         try:
             while not self._ended.is_set():
                 change = topic.poll(_POLL_S)

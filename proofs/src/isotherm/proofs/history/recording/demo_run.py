@@ -8,7 +8,9 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from isotherm.demo import run, table
+from isotherm.cli.reconciliation import table
+from isotherm.connector.config import dead_letter_topics
+from isotherm.demo import run
 from isotherm.demo.addresses import Addresses
 from isotherm.demo.system import DemoPorts, Load, System
 from isotherm.proofs.history.format import VERSION
@@ -103,7 +105,7 @@ class DemoRecorder:
                 attributes = {name: device[name] for name in _ATTRIBUTES}
                 history.write("device", device=device["device_id"], attributes=attributes)
             groups = frozenset({_ELASTICSEARCH, _CASSANDRA, _HAZELCAST})
-            for topic in sorted(name for name in partitions if name.endswith(".dead-letters")):
+            for topic in sorted(name for name in partitions if name.endswith(dead_letter_topics.SUFFIX)):
                 self._topics.record_dead_letters(history, topic, groups)
             self._record_stores(history, keys)
             self._offsets.write(history)

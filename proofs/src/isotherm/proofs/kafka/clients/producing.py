@@ -132,7 +132,8 @@ class ProducerQueue:
     def purge(self, code: int = KafkaError._PURGE_QUEUE) -> None:
         """Drop every record. Those in flight may have been stored."""
         for partition, queue in self._queues.items():
-            dropped = [*queue.in_flight, *queue.waiting]
+            # librdkafka need not report in the order of the records: what was never sent may come first.
+            dropped = [*queue.waiting, *queue.in_flight]
             queue.in_flight, queue.is_sending = [], False
             queue.waiting.clear()
             queue.version += 1

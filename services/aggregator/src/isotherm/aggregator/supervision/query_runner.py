@@ -15,6 +15,7 @@ from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.status import Status
 from isotherm.aggregator.supervision.boundary_end import BoundaryEnd
+from isotherm.aggregator.supervision.read_until import ReadUntil
 from isotherm.aggregator.supervision.server_wait import ServerWait, StopRequestedError
 from isotherm.aggregator.supervision.supervised_query import Cause, SupervisedQuery, cause_of
 from isotherm.aggregator.supervision.watermark_advancer import WatermarkAdvancer
@@ -83,6 +84,7 @@ class QueryRunner:
         self._applied_target: Target | None = None
         self._input_topics: set[str] = set()
         self._backoff = Backoff(base_ms=500, cap_ms=10_000)
+        self._read_until = ReadUntil()
         self._next_supervision_s = 0.0
         self._next_probe_s = 0.0
         self._next_retry_s = 0.0
@@ -257,9 +259,14 @@ class QueryRunner:
                 self._metrics.standstill.work("Kafka is unavailable")
             return
         self._health.ready("kafka")
+        reads = []
         for query in (windows, rejects):
             read_to = query.planned_to() if query.read_to is None or query.is_holding else query.read_to
             self._metrics.set_lag(query.name, read_to, ends)
+            reads.append(read_to)
+        if asked_at_ms is not None:
+            self._read_until.note(asked_at_ms, ends, reads)
+            self._metrics.read_until_ms = self._read_until.at_ms
         self._update_standstill(windows, rejects)
         if self._end is not None and self._end.is_reached(asked_at_ms, ends, windows, rejects):
             self._end_at_boundary((windows, rejects), self._end.at_ms)

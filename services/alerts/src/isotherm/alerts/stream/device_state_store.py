@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from isotherm.alerts.engine import device_state as changelog
 from isotherm.alerts.engine.device_state import DeviceRuleState
+from isotherm.alerts.engine.quiet import is_settled
 
 if TYPE_CHECKING:
     from isotherm.alerts.hotpath.compiled import QuietDevices
@@ -242,6 +243,17 @@ class DeviceStateStore:
     def tables(self) -> list[QuietDevices]:
         """Return the tables of quiet devices."""
         return [partition.quiet for partition in self.partitions.values() if partition.quiet is not None]
+
+    def in_work(self) -> Iterator[tuple[int, str]]:
+        """Yield partition and device of the states in which something is open, pending or waiting."""
+        for number, partition in self.partitions.items():
+            for device_id, state in partition.states.items():
+                if isinstance(state, bytes):
+                    is_at_work = not changelog.is_compact(state)
+                else:
+                    is_at_work = not is_settled(state) or bool(state.open_alerts(device_id))
+                if is_at_work:
+                    yield number, device_id
 
     def _partition(self, number: int) -> PartitionStates:
         found = self.partitions.get(number)

@@ -101,6 +101,10 @@ class Processor:
         and may never have given a reading.
         """
         self._is_open = True
+        # Time changes such states too, and no reading that is read again tells that they were not published before a
+        # crash. Of one that was frozen and replaced, records from before may have come behind those of its successor.
+        for number, device_id in self.store.in_work():
+            self._unwritten.mark_unpublished(DeviceRef(number, device_id))
         self.reschedule(self._devices.removed_ids())
         self.reschedule(self._devices.device_ids(), is_changed=False)
         # The rules may have changed while no process ran.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 
 from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import Counter
@@ -80,6 +82,8 @@ class _PendingRecord:
     dead_reason: str | None = None
     """The kind of reason for the metric, when this is a dead-letter record."""
     attempts: int = 1
+    ordinal: int = -1
+    """Its place among all records that were handed to a producer; -1 before."""
 
 
 class Forwarder:
@@ -111,8 +115,9 @@ class Forwarder:
         self._produced: dict[str, Counter] = {}
         self._backoff = Backoff()
         self._retrying = 0
+        self._ordinals = itertools.count()
         self._unsent: deque[_PendingRecord] = deque()
-        """Records that a broken producer did not store."""
+        """Records that a broken producer did not store, in the order of its reports."""
         self._resent: deque[_PendingRecord] = deque()
         """The part of `_unsent` that is being produced again."""
         self._resending: asyncio.Task[None] | None = None
@@ -235,13 +240,12 @@ class Forwarder:
         """Produce the records that a broken producer did not store, as soon as it has a successor."""
         backoff = Backoff(cap_ms=_RESEND_CAP_MS)
         while True:
-            # A broken producer reports in its order; after its last report all of its records are here.
             await self._producer.drain()
-            self._unsent.extend(self._resent)
-            self._resent.clear()
-            if not self._unsent:
+            # A broken producer reports what it never sent before what was on its way, so its order is not theirs.
+            self._resent = deque(sorted((*self._unsent, *self._resent), key=attrgetter("ordinal")))
+            self._unsent.clear()
+            if not self._resent:
                 return
-            self._resent, self._unsent = self._unsent, self._resent
             await self._resend_batch()
             if self._resent:
                 await asyncio.sleep(backoff.next_ms() / 1000)
@@ -291,6 +295,8 @@ class Forwarder:
         return bool(self._producer.outstanding)
 
     def _hand_over(self, record: _PendingRecord) -> None:
+        if record.ordinal < 0:
+            record.ordinal = next(self._ordinals)
         self._producer.produce(
             record.topic,
             key=record.key,

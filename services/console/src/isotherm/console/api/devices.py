@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 
 from isotherm.connector.offsets.replay import time_ms_of
-from isotherm.console.api.models import ResponseModel
+from isotherm.console.api.models import ResponseModel, without_unit
 from isotherm.console.devices.alerts import Alert
 from isotherm.console.devices.browser import DeviceBrowser
 from isotherm.console.devices.device_states import DeviceView
@@ -188,13 +188,8 @@ def _alerts(browser: DeviceBrowser, alerts: list[Alert]) -> AlertsResponse:
 
 
 def _alert(alert: Alert) -> AlertResponse:
-    return AlertResponse(**_without_unit(alert._asdict()))
+    return AlertResponse(**without_unit(alert._asdict()))
 
 
 def _window(window: Window) -> WindowResponse:
-    return WindowResponse(**_without_unit(asdict(window)))
-
-
-def _without_unit(fields: dict[str, Any]) -> dict[str, Any]:
-    """Drop the suffix `_ms` from the names: all times of the REST API are epoch milliseconds."""
-    return {name.removesuffix("_ms"): value for name, value in fields.items()}
+    return WindowResponse(**without_unit(asdict(window)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,6 +13,11 @@ PartitionNumber = Annotated[int, Field(ge=0, lt=2**31)]
 OffsetNumber = Annotated[int, Field(ge=0, lt=2**63)]
 JSON_ONLY = [Depends(json_body)]
 """Dependencies of calls with a body: a form of any web page can send a body without a JSON media type."""
+
+
+def without_unit(fields: dict[str, Any]) -> dict[str, Any]:
+    """Drop the suffix `_ms` from the names: all times of the REST API are epoch milliseconds."""
+    return {name.removesuffix("_ms"): value for name, value in fields.items()}
 
 
 class ResponseModel(BaseModel):

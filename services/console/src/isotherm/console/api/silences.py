@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from isotherm.console.api.models import JSON_ONLY, RequestModel, ResponseModel
+from isotherm.console.api.models import JSON_ONLY, RequestModel, ResponseModel, without_unit
 from isotherm.console.devices.silences import Silence, SilenceControl
 from isotherm.console.errors import BadRequestError
 
@@ -103,5 +103,5 @@ def _wanted(silence_id: str, asked: SilenceRequest, user: str, starts_ms: int, n
 
 
 def _response(silence: Silence, now_ms: int) -> SilenceResponse:
-    fields = {name.removesuffix("_ms"): value for name, value in asdict(silence).items()}
+    fields = without_unit(asdict(silence))
     return SilenceResponse(**fields, state=silence.state(now_ms))

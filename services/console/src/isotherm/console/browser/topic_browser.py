@@ -21,9 +21,9 @@ from isotherm.console.records.paging import (
     Positions,
     Search,
     SearchBudget,
-    Span,
     TopicReader,
     positions_of,
+    record_at,
 )
 from isotherm.console.records.record import Record
 from isotherm.console.records.topics import Topics
@@ -107,11 +107,9 @@ class TopicBrowser:
     def record(self, topic: str, partition: int, offset: int) -> MaskedRecord:
         """Return one record. Raises NotFoundError."""
         with self._topics.reader(topic) as reader:
-            bounds = reader.bounds.get(partition)
-            if bounds is not None and bounds.low <= offset < bounds.high:
-                found = reader.read({partition: Span(offset, offset + 1)}, b"", None).records.get(partition, ())
-                for one in found:
-                    return self._masker.mask(one)
+            found = record_at(reader, partition, offset)
+        if found is not None:
+            return self._masker.mask(found)
         raise NotFoundError(f"{topic} has no record {partition}/{offset}")
 
     def _keep(self, text: str) -> Callable[[Record], MaskedRecord | None]:

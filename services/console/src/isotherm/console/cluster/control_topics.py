@@ -17,6 +17,7 @@ from isotherm.console.errors import UnavailableError
 from isotherm.console.records.topic_follower import (
     FollowerMetrics,
     TopicFollower,
+    TopicHandler,
     avro_handler,
     key_of,
 )
@@ -58,8 +59,12 @@ def control_topic_follower(
     writes: PendingWrites,
     health: Health,
     counters: FollowerMetrics,
+    others: Mapping[str, TopicHandler],
 ) -> TopicFollower:
-    """Return the follower that stores the control topics' records in the cluster's state."""
+    """Return the follower that stores the control topics' records in the cluster's state.
+
+    `others` handles further topics: the consumer that is there anyway brings their records at once.
+    """
 
     def take_connector(message: Message, record: Any) -> None:
         try:
@@ -77,6 +82,7 @@ def control_topic_follower(
         CONNECTORS: avro_handler(schemas, target_follower.READER, take_connector),
         PLUGINS: avro_handler(schemas, publishing.PLUGIN_SCHEMA, take_plugin),
         STATUS: avro_handler(schemas, worker_status.SCHEMA, take_status),
+        **others,
     }
     return TopicFollower("console", make_consumer, topics, health, counters)
 
@@ -130,7 +136,17 @@ class ControlTopicWriter:
 
     def put(self, topic: str, schema: JsonSchema, key: str, record: Mapping[str, Any]) -> None:
         """Write a record of another topic, and wait until Kafka has stored it. Raises UnavailableError."""
-        self._produce(topic, key, self._encoded(topic, schema, record), [])
+        self.put_all(topic, schema, {key: record})
+
+    def put_all(self, topic: str, schema: JsonSchema, records: Mapping[str, Mapping[str, Any] | None]) -> None:
+        """Write records of another topic by their keys, and wait until Kafka has stored all; None is a tombstone.
+
+        Raises UnavailableError.
+        """
+        values = {
+            key: None if record is None else self._encoded(topic, schema, record) for key, record in records.items()
+        }
+        self._produce_all(topic, values, [])
 
     def remove(self, topic: str, key: str) -> None:
         """Write a tombstone, and wait until Kafka has stored it. Raises UnavailableError."""
@@ -138,8 +154,7 @@ class ControlTopicWriter:
 
     def delete_statuses(self, keys: list[str]) -> None:
         """Delete these keys of `isotherm.status` with tombstones. Raises UnavailableError."""
-        for key in keys:
-            self._produce(STATUS, key, None, [])
+        self._produce_all(STATUS, dict.fromkeys(keys), [])
 
     def _encoded(self, topic: str, schema: JsonSchema, record: Mapping[str, Any]) -> bytes:
         try:
@@ -151,19 +166,26 @@ class ControlTopicWriter:
             raise UnavailableError(f"the schema registry: {error}") from error
 
     def _produce(self, topic: str, key: str, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
-        outcome: list[KafkaError | None] = []
+        self._produce_all(topic, {key: value}, headers)
+
+    def _produce_all(self, topic: str, values: Mapping[str, bytes | None], headers: list[tuple[str, bytes]]) -> None:
+        outcomes: list[KafkaError | None] = []
         with self._lock:
             self._producer = self._producer or self._make()
         try:
-            self._producer.produce(
-                topic, key=key, value=value, headers=list(headers), on_delivery=lambda error, _: outcome.append(error)
-            )
+            for key, value in values.items():
+                self._producer.produce(
+                    topic,
+                    key=key,
+                    value=value,
+                    headers=list(headers),
+                    on_delivery=lambda error, _: outcomes.append(error),
+                )
         except (BufferError, KafkaException) as error:
             raise UnavailableError(f"Kafka did not accept the change: {error}") from error
         # librdkafka reports every record within the delivery timeout, so this loop ends.
-        while not outcome:
+        while len(outcomes) < len(values):
             self._producer.poll(0.05)
-        if outcome[0] is not None:
-            raise UnavailableError(
-                f"Kafka did not acknowledge the change in {self._timeout_s:.0f} s: {outcome[0].str()}"
-            )
+        failed = next((error for error in outcomes if error is not None), None)
+        if failed is not None:
+            raise UnavailableError(f"Kafka did not acknowledge the change in {self._timeout_s:.0f} s: {failed.str()}")

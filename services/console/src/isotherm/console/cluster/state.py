@@ -221,6 +221,16 @@ class ClusterState:
             found = [self.view(name, now_ms) for name in self.names()]
         return [view for view in found if view is not None]
 
+    def running(self, now_ms: float) -> set[str]:
+        """Return the connectors and services that have a running task as of `now_ms`."""
+        views = self.views(now_ms)
+        return {view.connector.name for view in views if any(task.state is State.RUNNING for task in view.tasks)}
+
+    def running_tasks(self, name: str, now_ms: float) -> list[TaskStatus]:
+        """Return the last heartbeats of the running tasks of a connector or service as of `now_ms`."""
+        view = self.view(name, now_ms)
+        return [] if view is None else [task for task in view.tasks if task.state is State.RUNNING]
+
     def workers(self, now_ms: float) -> list[TaskStatus]:
         """Return the last heartbeats of all distributed workers by group and name; stale ones are UNASSIGNED."""
         with self._lock:

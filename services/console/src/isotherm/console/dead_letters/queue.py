@@ -10,12 +10,11 @@ from typing import NamedTuple, Protocol
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 
-from isotherm.connector.config.dead_letter_topics import may_hold_dead_letters
+from isotherm.connector.config.dead_letter_topics import SUFFIX, may_hold_dead_letters
 from isotherm.connector.errors.dead_letters import DeadLetterQueue, DeadLettersUnavailableError
 from isotherm.connector.offsets.replay import TIMEOUT_S, offset_bounds
 from isotherm.console.dead_letters.progress import GROUP, Progress, TooScatteredError, progress_of
 from isotherm.console.dead_letters.record import (
-    SUFFIX,
     OpenRecords,
     PendingRecord,
     QueuedRecord,
@@ -25,6 +24,7 @@ from isotherm.console.dead_letters.record import (
 )
 from isotherm.console.errors import ConflictError, NotFoundError, UnavailableError
 from isotherm.console.records.consumer import consume_spans, translate_kafka_errors
+from isotherm.console.records.topics import Topics
 from isotherm.servicekit.kafka.group_offsets import GroupAdmin
 
 _BATCH = 500
@@ -114,7 +114,7 @@ class KafkaDeadLetterQueues:
         """List queues as `DeadLetterQueues.queues` does."""
         with translate_kafka_errors():
             topics = self._topics()
-            names = sorted(name for name in topics if _is_queue(name, configured))
+            names = sorted(name for name in topics if is_queue(name, configured))
             states = self._partition_states({name: topics[name] for name in names})
             return [QueueOverview(name, sum(one.max_open for one in states[name].values())) for name in names]
 
@@ -213,7 +213,7 @@ class KafkaDeadLetterQueues:
 
     def _progress(self, topic: str) -> dict[int, Progress]:
         topics = self._topics()
-        if topic not in topics or not _is_queue(topic, self._configured_topics()):
+        if topic not in topics or not is_queue(topic, self._configured_topics()):
             raise NotFoundError(f"{topic} is not a dead-letter queue")
         states = self._partition_states({topic: topics[topic]})
         return {partition: state.progress for partition, state in states[topic].items()}
@@ -264,9 +264,15 @@ class KafkaDeadLetterQueues:
             consumer.close()
 
 
-def _is_queue(topic: str, configured: Collection[str]) -> bool:
+def is_queue(topic: str, configured: Collection[str]) -> bool:
+    """Whether a topic is a dead-letter queue: by its name, or because it is in `configured`."""
     # A configuration may name a control topic. Its records may hold secrets, so it is never shown as a queue.
     return may_hold_dead_letters(topic) and (topic.endswith(SUFFIX) or topic in configured)
+
+
+def queue_names(topics: Topics, configured: Collection[str]) -> list[str]:
+    """Return the topics that are dead-letter queues, sorted. Raises UnavailableError."""
+    return [one.name for one in topics.listed() if is_queue(one.name, configured)]
 
 
 class _PartitionState(NamedTuple):

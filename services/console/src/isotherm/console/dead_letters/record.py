@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from isotherm.connector.errors.dead_letters import PREFIX, DeadLetterRecord, Headers
-from isotherm.console.records.record import NUMBER, Record
+from isotherm.console.records.record import NUMBER, Record, header_text
 
-SUFFIX = ".dead-letters"
 MAX_BYTES = 8 * 1024 * 1024
 """Bytes of records that one response holds; a single record may be larger."""
 
@@ -20,7 +19,7 @@ class QueuedRecord(Record):
 
     def error_header(self, name: str) -> str:
         """Return the value of the header `__connect.errors.<name>`; empty if it is missing."""
-        return next((_text(value) for key, value in self.headers if key == PREFIX + name), "")
+        return next((header_text(value) for key, value in self.headers if key == PREFIX + name), "")
 
     @property
     def origin(self) -> tuple[str, int] | None:
@@ -99,7 +98,3 @@ def batches(
             batch, left_bytes = [], max_bytes
     if batch:
         yield batch
-
-
-def _text(value: str | bytes | None) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""

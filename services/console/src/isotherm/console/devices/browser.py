@@ -28,7 +28,7 @@ from isotherm.console.devices.windows import (
     key_prefix,
     window_of,
 )
-from isotherm.console.errors import UnavailableError
+from isotherm.console.records.decoding import decoded
 from isotherm.console.records.paging import Search, SearchBudget
 from isotherm.console.records.record import Record
 from isotherm.console.records.topic_follower import FollowerMetrics, TopicFollower, TopicHandler, avro_handler, key_of
@@ -161,17 +161,13 @@ class _WindowReader:
     """Decodes the windows of one device, and counts the records that are not windows."""
 
     def __init__(self, decode: Decoder) -> None:
-        self._decode = decode
+        self._decoded = decoded(decode, window_of)
         self.unreadable = 0
 
     def keep(self, record: Record) -> Window | None:
-        try:
-            return None if record.value is None else window_of(self._decode(record.value).record)
-        except RegistryUnavailableError as error:
-            raise UnavailableError(f"the schema registry: {error}") from error
-        except WireFormatError:
-            self.unreadable += 1
-            return None
+        window = self._decoded(record)
+        self.unreadable += window is None and record.value is not None
+        return window
 
 
 def device_follower(

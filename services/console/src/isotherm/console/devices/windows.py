@@ -29,9 +29,14 @@ class Window:
     revision: int
 
 
+def escaped(text: str) -> str:
+    """Return a part of a key, in which the separator `|` is percent-encoded (see the topic's YAML)."""
+    return text.replace("%", "%25").replace("|", "%7C")
+
+
 def key_prefix(device_id: str) -> bytes:
-    """Return the prefix of the keys of a device's aggregates; ids escape the separator (see the topic's YAML)."""
-    return (device_id.replace("%", "%25").replace("|", "%7C") + "|").encode()
+    """Return the prefix of the keys of a device's aggregates."""
+    return f"{escaped(device_id)}|".encode()
 
 
 def window_of(record: Mapping[str, Any]) -> Window:

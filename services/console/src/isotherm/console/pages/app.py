@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 
 from isotherm.console.errors import RestError
-from isotherm.console.pages import connectors, dead_letters, devices, editor, rules, silences, topics
+from isotherm.console.pages import connectors, dead_letters, devices, editor, rules, silences, topics, trace
 from isotherm.console.pages.context import PageContext
 
 FAILED = "The request failed. The console's log has the reason."
@@ -26,6 +26,8 @@ def application(context: PageContext) -> FastAPI:
     connectors.add(app, context)
     dead_letters.add(app, context)
     topics.add(app, context.templates, context.browser, context.topic_records)
+    # Before the pages of devices, whose ids may contain slashes.
+    trace.add(app, context.templates, context.tracer)
     devices.add(app, context.templates, context.devices, context.silences)
     silences.add(app, context.silences)
     rules.add(app, context.templates, context.rules)

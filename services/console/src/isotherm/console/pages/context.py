@@ -21,6 +21,7 @@ from isotherm.console.devices.rules import RuleControl
 from isotherm.console.devices.silences import SilenceControl
 from isotherm.console.pages.templating import Templates
 from isotherm.console.records.decoding import DecodeValue
+from isotherm.console.trace.tracer import Tracer
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class PageContext:
     queues: DeadLetterQueues
     browser: TopicBrowser
     devices: DeviceBrowser
+    tracer: Tracer
     silences: SilenceControl
     rules: RuleControl
     decode: DecodeValue

@@ -26,6 +26,7 @@ class Templates:
         self._environment.filters |= {
             "ago": self._ago,
             "time": _time,
+            "moment": lambda at_ms: _time(at_ms, "milliseconds"),
             "segment": lambda text: quote(str(text), safe=""),
             "figure": lambda value: f"{value:.6g}",
         }
@@ -41,9 +42,9 @@ class Templates:
         return f"{seconds} s ago" if seconds < 120 else f"{seconds // 60} min ago"
 
 
-def _time(at_ms: int) -> str:
+def _time(at_ms: int, precision: str = "seconds") -> str:
     try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds") if at_ms else ""
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec=precision) if at_ms else ""
     except (ValueError, OverflowError, OSError):
         # Records may hold times that no calendar has.
         return f"{at_ms} ms"

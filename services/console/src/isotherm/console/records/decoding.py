@@ -1,12 +1,14 @@
-"""Decoding values for display: Avro in the wire format, JSON, UTF-8 text, and hexadecimal for the rest."""
+"""Decoding values: of any kind for display, and records of one schema."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
+from isotherm.console.errors import UnavailableError
+from isotherm.console.records.record import Record
 from isotherm.servicekit.avro import Decoder, RegistryUnavailableError, WireFormatError
 
 MAX_SHOWN = 64 * 1024
@@ -26,6 +28,7 @@ class DisplayValue(NamedTuple):
 
 
 DecodeValue = Callable[[bytes | None], DisplayValue]
+Item = TypeVar("Item")
 
 
 class _TooDeepError(ValueError):
@@ -95,3 +98,22 @@ def _plain(value: object) -> str:
 
 def _to_hex(value: bytes) -> str:
     return value[:MAX_SHOWN].hex(" ")
+
+
+def decoded(decode: Decoder, read: Callable[[Mapping[str, Any]], Item]) -> Callable[[Record], Item | None]:
+    """Return a function that reads the values of records; None for a value that is not of the schema.
+
+    The function raises UnavailableError while the registry does not answer.
+    """
+
+    def of(record: Record) -> Item | None:
+        if record.value is None:
+            return None
+        try:
+            return read(decode(record.value).record)
+        except RegistryUnavailableError as error:
+            raise UnavailableError(f"the schema registry: {error}") from error
+        except WireFormatError:
+            return None
+
+    return of

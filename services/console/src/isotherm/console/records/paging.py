@@ -80,6 +80,16 @@ class TopicReader(Protocol):
         """
 
 
+def record_at(reader: TopicReader, partition: int, offset: int) -> Record | None:
+    """Return one record; None where there is none. Raises UnavailableError."""
+    bounds = reader.bounds.get(partition)
+    # A consumer that is told to begin behind the end would begin with the first record.
+    if bounds is None or not bounds.low <= offset < bounds.high:
+        return None
+    found = reader.read({partition: Span(offset, offset + 1)}, b"", None).records.get(partition, ())
+    return next((one for one in found if one.offset == offset), None)
+
+
 class SearchBudget:
     """The time and bytes that a search may still take."""
 
@@ -163,6 +173,7 @@ class Search(Generic[Item]):
         *,
         limit: int,
         key_prefix: bytes = b"",
+        first_chunk: int | None = None,
     ) -> None:
         """Prepare a search.
 
@@ -172,10 +183,11 @@ class Search(Generic[Item]):
             budget: ends the search early.
             limit: how many items a page has at most.
             key_prefix: only records whose key begins with it are passed to `keep`.
+            first_chunk: how many records of a partition are read first, `limit` if None. Later chunks are larger.
         """
         self._reader, self._keep, self._budget = reader, keep, budget
         self._limit, self._key_prefix = limit, key_prefix
-        self._chunk, self._records_read, self._has_read = limit, 0, False
+        self._chunk, self._records_read, self._has_read = first_chunk or limit, 0, False
 
     def older(self, before: Positions, floor: Positions | None = None) -> Page[Item]:
         """Return the newest records before the offsets `before` and not before `floor`. Raises UnavailableError."""
@@ -186,11 +198,15 @@ class Search(Generic[Item]):
         scan = self._scan(starts, ends, forwards=False)
         return self._page(scan, scan.taken, older=scan.reached, newer=starts)
 
-    def newer(self, after: Positions) -> Page[Item]:
-        """Return the oldest records from the offsets `after` on. Raises UnavailableError."""
+    def newer(self, after: Positions, ceiling: Positions | None = None) -> Page[Item]:
+        """Return the oldest records from the offsets `after` on, and before `ceiling`. Raises UnavailableError."""
         bounds = self._reader.bounds
         starts = {partition: _clamp(bounds[partition], at) for partition, at in after.items()}
-        ends = {partition: bounds[partition].high for partition in after}
+        highs = {partition: of.high for partition, of in bounds.items()}
+        ends = {
+            partition: max(start, _clamp(bounds[partition], (ceiling or highs)[partition]))
+            for partition, start in starts.items()
+        }
         scan = self._scan(starts, ends, forwards=True)
         return self._page(scan, scan.taken[::-1], older=starts, newer=scan.reached)
 

@@ -14,6 +14,11 @@ NUMBER = re.compile(r"[0-9]{1,9}")
 """The number of a partition or task as text. `str.isdecimal` would accept other alphabets' digits and any length."""
 
 
+def header_text(value: str | bytes | None) -> str:
+    """Return a header's value as text; empty if it has none."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""
+
+
 @dataclass(frozen=True)
 class Record:
     """A record with its topic, partition and offset."""

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from prometheus_client import CollectorRegistry, Counter
 
 from isotherm.servicekit import logs
@@ -36,6 +36,10 @@ class TopicHandler(NamedTuple):
     """Decodes a value. Raises WireFormatError for a bad one, RegistryUnavailableError for one to retry later."""
     use: Callable[[Message, Any], None]
     """Uses a message and its decoded value (None for a tombstone). Raises ValueError or KeyError for a bad one."""
+    on_missing: Callable[[], None] | None = None
+    """Called instead of waiting for a topic that does not exist at the start; the follower goes on without it then."""
+    is_from_end: bool = False
+    """Whether only records from after the start count."""
 
 
 def avro_handler(schemas: SchemaRegistry, schema: JsonSchema, use: Callable[[Message, Any], None]) -> TopicHandler:
@@ -99,7 +103,7 @@ class TopicFollower:
             if not partitions:
                 return
             # Before the first fetch, behind which Kafka would hold the answers.
-            self._behind = _unread(consumer, partitions)
+            self._behind = _unread(consumer, [one for one in partitions if one.offset != OFFSET_END])
             self._note_reached()
             consumer.assign(partitions)
             while not self._stopping.is_set():
@@ -121,11 +125,24 @@ class TopicFollower:
             else:
                 self._health.ready("kafka")
                 missing = [topic for topic in self._topics if topic not in known]
-                if not missing:
-                    return [TopicPartition(topic, one, 0) for topic in self._topics for one in known[topic].partitions]
+                if all(self._topics[topic].on_missing for topic in missing):
+                    for topic in missing:
+                        self._do_without(topic)
+                    found = [topic for topic in self._topics if topic in known]
+                    return [
+                        TopicPartition(topic, one, OFFSET_END if self._topics[topic].is_from_end else 0)
+                        for topic in found
+                        for one in known[topic].partitions
+                    ]
                 self._health.not_ready("topics", f"no topic {', '.join(missing)}; run `isotherm apply`")
             self._stopping.wait(backoff.next_ms() / 1000)
         return []
+
+    def _do_without(self, topic: str) -> None:
+        _log.warning("no such topic; run `isotherm apply`, and start the console again", topic=topic)
+        on_missing = self._topics[topic].on_missing
+        assert on_missing is not None
+        on_missing()
 
     def _handle(self, message: Message) -> None:
         topic, error = message.topic() or "", message.error()

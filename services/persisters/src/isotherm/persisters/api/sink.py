@@ -1,4 +1,4 @@
-"""The interface between the task's loop and a sink: `open`, `write`, `close`, and for some sinks up to three more.
+"""The interface between the task's loop and a sink: `open`, `write`, `close`, and for some sinks up to four more.
 
 Batches, error policies, retries and commits are the loop's.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from isotherm.persisters.api.row import Batch, FailedRow
+from isotherm.persisters.api.row import Batch, FailedRow, Row
+from isotherm.persisters.api.stored_row import StoredRow
 
 
 class Unavailable(Exception):
@@ -84,4 +85,15 @@ class PartitionedSink(Sink, Protocol):
         """Forget partitions: another task may write their rows from now on.
 
         Their writes are answered, unless the store took longer than `drain_timeout_ms`: then `write` may still run.
+        """
+
+
+@runtime_checkable
+class ReadableSink(Sink, Protocol):
+    """A sink whose store can be asked for a row by target and id has this method as well."""
+
+    def read_back(self, rows: Sequence[Row]) -> Sequence[StoredRow]:
+        """Look up each row in the store and compare it; nothing in the store changes, and no target is made.
+
+        A thread of its own calls it while others write. Raises Unavailable, SinkConfigError.
         """

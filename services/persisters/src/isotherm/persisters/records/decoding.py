@@ -39,7 +39,6 @@ _FEW_RECORDS = 100
 _MAGIC = b"\x00"
 _JSON_BEGINNINGS = frozenset(b' \t\r\n{["-0123456789tfn')
 """Blanks, and the first characters of JSON values (RFC 8259, sections 2 and 3)."""
-_MILLIS = ("timestamp-millis", "local-timestamp-millis")
 BAD_RECORD = (
     ValueError,
     TypeError,
@@ -209,25 +208,13 @@ class AvroDecoder:
 
     def _reader(self, schema_id: int) -> _SchemaReader:
         schema = self._registry.schema(schema_id).json
-        plain = _times_as_numbers(schema)
+        plain = flat.times_as_numbers(schema)
         return _SchemaReader(
             WriterSchema(schema_id, schema, parse(plain), is_recursive(schema)),
             flat.flat_reader(plain, _WIRE_HEADER_BYTES),
             batches.flat_batch_reader(plain, _WIRE_HEADER_BYTES),
             column_kinds(plain),
         )
-
-
-def _times_as_numbers(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_times_as_numbers(branch) for branch in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    return {
-        name: _times_as_numbers(inner)
-        for name, inner in schema.items()
-        if not (name == "logicalType" and inner in _MILLIS)
-    }
 
 
 def _json_only(read_json: Decode) -> Decode:

@@ -80,6 +80,11 @@ class Binder:
         """By the names of a row's fields; None if the driver binds such rows."""
         self._key_orders: dict[Plan, Sequence[int]] = {}
 
+    @property
+    def column_types(self) -> Sequence[Any]:
+        """The driver's types of the table's columns, in order."""
+        return [column.type for column in self._insert.column_metadata[: len(self.table.columns)]]
+
     def check(self, statement: Statement) -> None:
         """Raise SinkConfigError if the statement's deletes cannot name a row of the table."""
         if statement.primary_key and null_behaviour(statement) == "DELETE":

@@ -137,6 +137,13 @@ def delete(table: Table) -> str:
     return f"DELETE FROM {table.qualified} USING TIMESTAMP ? WHERE {where}"  # noqa: S608 -- names are quoted
 
 
+def select(table: Table) -> str:
+    """Return the SELECT of all columns of a row by its whole primary key."""
+    names = ", ".join(quoted(name) for name in table.columns)
+    where = " AND ".join(f"{quoted(name)} = ?" for name in table.primary_key)
+    return f"SELECT {names} FROM {table.qualified} WHERE {where}"  # noqa: S608 -- names are quoted
+
+
 def split_target(target: str, keyspace: str) -> tuple[str, str]:
     """Return keyspace and table of a statement's target: `ks.table`, else the table in the connector's keyspace."""
     before, dot, table = target.partition(".")

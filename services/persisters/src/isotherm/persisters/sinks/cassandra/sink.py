@@ -30,12 +30,14 @@ from isotherm.connector.config.validation import Problem, Validated
 from isotherm.kcql.model import Statement
 from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
+from isotherm.persisters.api.stored_row import Finding, StoredRow
 from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.cassandra import cql
 from isotherm.persisters.sinks.cassandra.binding import Binder, Write, null_problems
 from isotherm.persisters.sinks.cassandra.connector_keys import PREFIX
 from isotherm.persisters.sinks.cassandra.grouping import grouped
-from isotherm.persisters.sinks.cassandra.tables import Tables, driver_message
+from isotherm.persisters.sinks.cassandra.reading import RowReader
+from isotherm.persisters.sinks.cassandra.tables import Tables, driver_message, is_of_the_table
 
 
 class CassandraSink:
@@ -47,6 +49,7 @@ class CassandraSink:
         self._slots = threading.BoundedSemaphore(config.integer(f"{PREFIX}.max.concurrent.requests"))
         self._cluster: Cluster | None = None
         self._session: Session | None = None
+        self._reader: RowReader | None = None
         self._tables = Tables(config)
 
     def open(self) -> None:
@@ -72,11 +75,15 @@ class CassandraSink:
                 failed += [_failed_row(write.row_index, failure) for write in group]
         return failed
 
+    def read_back(self, rows: Sequence[Row]) -> Sequence[StoredRow]:
+        """Look up each row by its primary key."""
+        return [self._read_back(row) for row in rows]
+
     def close(self) -> None:
         """Close the connections."""
         if self._cluster is not None:
             self._cluster.shutdown()
-        self._cluster = self._session = None
+        self._cluster = self._session = self._reader = None
 
     def _connect(self) -> None:
         config = self._config
@@ -99,6 +106,7 @@ class CassandraSink:
         )
         try:
             self._session = cluster.connect()
+            self._reader = RowReader(self._session)
         except NoHostAvailable as error:
             cluster.shutdown()
             if any(isinstance(one, AuthenticationFailed) for one in error.errors.values()):
@@ -108,6 +116,22 @@ class CassandraSink:
             cluster.shutdown()
             raise Unavailable(f"Cassandra: {error}") from error
         self._cluster = cluster
+
+    def _read_back(self, row: Row) -> StoredRow:
+        reader = self._reader
+        if reader is None:
+            raise Unavailable("Cassandra: not connected")
+        try:
+            return reader.read_back(self._tables.binder(self._session, row.target, None), row)
+        except NoHostAvailable as error:
+            raise Unavailable(f"Cassandra: {driver_message(error)}") from error
+        except _TRANSIENT as error:
+            raise Unavailable(f"Cassandra: {error}") from error
+        except InvalidRequest as error:
+            finding = Finding.ABSENT if is_of_the_table(error) else Finding.UNREADABLE
+            return StoredRow(finding, text=str(error))
+        except (RowError, SinkConfigError, Unauthorized, ValueError, TypeError, OverflowError) as error:
+            return StoredRow(Finding.UNREADABLE, text=str(error))
 
     def _bound(self, index: int, row: Row, source: Hashable) -> Write:
         binder = self._tables.binder(self._session, row.target, row)

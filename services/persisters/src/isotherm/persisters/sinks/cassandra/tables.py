@@ -36,6 +36,11 @@ _COLUMN_EXISTS = re.compile(r"already exists|conflicts with an existing column",
 T = TypeVar("T")
 
 
+def is_of_the_table(refused: InvalidRequest) -> bool:
+    """Whether a request was refused because its table or keyspace is gone."""
+    return _OF_THE_TABLE.search(str(refused)) is not None
+
+
 class Tables:
     """The binders of a connector's tables; safe to share between the writers' threads."""
 
@@ -76,7 +81,7 @@ class Tables:
         Raises what `binder` raises: if the table is gone, no row is to blame.
         """
         target = row.target
-        is_gone = refused is not None and _OF_THE_TABLE.search(str(refused)) is not None
+        is_gone = refused is not None and is_of_the_table(refused)
         with self._lock:
             known = self._binders.get(target)
             if known is not None and known is not outdated:

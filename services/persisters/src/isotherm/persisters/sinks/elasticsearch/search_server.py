@@ -115,6 +115,28 @@ class SearchServer:
         path = f"{place}/_mget?_source=false&filter_path={filter_path}"
         return self._request("POST", path, body=asked).body
 
+    def document(self, *, index: str, id: str, routing: str | None) -> Mapping[str, Any] | None:
+        """Return a document with its `_source` and `_version`, as the last write left it; None if there is none."""
+        query = "" if routing is None else f"?routing={_quoted(routing)}"
+        found = self._request("GET", f"/{_quoted(index)}/_doc/{_quoted(id)}{query}", accepted=(404,)).body
+        return found if isinstance(found, dict) and found.get("found") else None
+
+    def streamed_document(self, *, data_stream: str, id: str) -> Mapping[str, Any] | None:
+        """Return a document of any of a data stream's indices, likewise; None also if there is no such stream."""
+        try:
+            (stream,) = self.get(f"/_data_stream/{_quoted(data_stream)}")["data_streams"] or [{"indices": ()}]
+        except RequestRefusedError as refused:
+            if refused.status != 404:
+                raise
+            return None
+        asked = [{"_index": index["index_name"], "_id": id} for index in stream["indices"]]
+        answers = self.post("/_mget", {"docs": asked})["docs"] if asked else ()
+        found = next((one for one in answers if one.get("found")), None)
+        failed = next((one["error"] for one in answers if "error" in one), None)
+        if found is None and failed is not None:
+            raise Unavailable(f"{self.product}: {failed.get('reason', failed)}")
+        return found
+
     def exists(self, index: str) -> bool:
         """Whether there is an index, alias or data stream of this name."""
         return self._request("HEAD", f"/{_quoted(index)}", accepted=(404,)).status != 404

@@ -10,8 +10,9 @@ from isotherm.persisters.api.plan import Plan
 from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError
 from isotherm.persisters.api.statements import has_target_per_record
+from isotherm.persisters.api.stored_row import Finding, StoredRow
 from isotherm.persisters.records.documents import NotADocumentError, to_json
-from isotherm.persisters.sinks.elasticsearch import client, statements
+from isotherm.persisters.sinks.elasticsearch import client, reading, statements
 from isotherm.persisters.sinks.elasticsearch.bulk_responses import failed_item, reason
 from isotherm.persisters.sinks.elasticsearch.connector_keys import PREFIX
 from isotherm.persisters.sinks.elasticsearch.indices import index_names, lifecycle, retention_job
@@ -96,9 +97,21 @@ class ElasticsearchSink:
         """Write the rows of several batches in one bulk request."""
         return write_merged(self.write, batches)
 
+    def read_back(self, rows: Sequence[Row]) -> Sequence[StoredRow]:
+        """Look up each document by its id."""
+        return [self._read_back(row) for row in rows]
+
     def close(self) -> None:
         """Close the connections."""
         self._server.close()
+
+    def _read_back(self, row: Row) -> StoredRow:
+        try:
+            quoted_id(row.id)
+            routing = self._operations_of(row.plan).routing(row)
+            return reading.read_back(self._server, row, self._targets.index(row.target), routing)
+        except (NotADocumentError, RowError, BadIndexNameError, RequestRefusedError) as error:
+            return StoredRow(Finding.UNREADABLE, text=str(error))
 
     def _prepare(self, row: Row) -> RowError | None:
         statements.check_plan(row.plan)

@@ -25,6 +25,8 @@ FORMATS = ("JSON", "AVRO", "TEXT")
 _CONTAINER = b"Obj\x01"
 """The first bytes of an Avro object container (Avro specification, "Object Container Files")."""
 
+_SYNC_MARKER = b"isotherm-a-row-0"
+"""Of 16 bytes, the same in every item, so that equal rows are equal items: sets and readbacks compare bytes."""
 _NO_PARTITION_HASH = 0
 _LENGTH_BYTES = 4
 _CONTENT_OFFSET: int = DATA_OFFSET + _LENGTH_BYTES
@@ -57,19 +59,35 @@ def checksum(item: Any) -> int:
     return zlib.crc32(item.buffer[_CONTENT_OFFSET:] if type(item) is Data else content(item))
 
 
+_JSON_TEXTS = (Data, HazelcastJsonValue, str)
+"""Items that are JSON texts, in the forms that are written and read."""
+
+
+def values_of(item: Any, decode: Decode) -> Any:
+    """Return what a stored item says, decoded.
+
+    Raises ValueError, StopIteration, and what `decode` raises, for an item that this sink has not made.
+    """
+    if isinstance(item, _JSON_TEXTS):
+        return orjson.loads(content(item))
+    if is_container(item):
+        return next(iter(fastavro.reader(io.BytesIO(bytes(item)))))
+    return decode(bytes(item)).value
+
+
 def revision_of(item: Any, plan: Plan, decode: Decode) -> int | None:
     """Return the revision in a stored item; None if it holds none that can be read."""
+    # The record's own bytes have the fields of the record, all other items those of the row.
+    is_row = isinstance(item, _JSON_TEXTS) or is_container(item)
     try:
-        if isinstance(item, (Data, HazelcastJsonValue, str)):
-            found = orjson.loads(content(item))[plan.revision_column]
-        elif bytes(item[:4]) == _CONTAINER:
-            row: Any = next(iter(fastavro.reader(io.BytesIO(bytes(item)))))
-            found = row[plan.revision_column]
-        else:
-            found = decode(bytes(item)).value[plan.revision]
-        return int(found)
+        return int(values_of(item, decode)[plan.revision_column if is_row else plan.revision])
     except (ValueError, KeyError, TypeError, StopIteration):
         return None
+
+
+def is_container(item: Any) -> bool:
+    """Whether a stored item is an Avro object container."""
+    return bytes(item[:4]) == _CONTAINER
 
 
 def _json(row: Row) -> Item:
@@ -93,7 +111,7 @@ def _avro(row: Row) -> Item:
     if row.plan.selects_whole_record and row.raw is not None and is_avro(row.plan.writer):
         return bytearray(row.raw)
     buffer = io.BytesIO()
-    fastavro.writer(buffer, container_schema(row.plan.columns), [row.values or {}])
+    fastavro.writer(buffer, container_schema(row.plan.columns), [row.values or {}], sync_marker=_SYNC_MARKER)
     return bytearray(buffer.getvalue())
 
 

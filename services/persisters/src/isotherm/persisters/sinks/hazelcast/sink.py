@@ -21,9 +21,10 @@ from isotherm.connector.config.validation import Problem, Validated
 from isotherm.kcql.model import Statement
 from isotherm.persisters.api.ownership import Ownership
 from isotherm.persisters.api.plan import Plan
-from isotherm.persisters.api.row import Batch, FailedRow
+from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.persisters.api.statements import null_behaviour
+from isotherm.persisters.api.stored_row import Finding, StoredRow
 from isotherm.persisters.records.decoded_value import Decode
 from isotherm.persisters.records.decoding import BAD_RECORD
 from isotherm.persisters.sinks import tls
@@ -31,6 +32,7 @@ from isotherm.persisters.sinks.hazelcast import waiting_reactor
 from isotherm.persisters.sinks.hazelcast.append_writer import AppendWriter
 from isotherm.persisters.sinks.hazelcast.connector_keys import PREFIX
 from isotherm.persisters.sinks.hazelcast.items import FORMATS, encoder
+from isotherm.persisters.sinks.hazelcast.reading import Reader
 from isotherm.persisters.sinks.hazelcast.structures import (
     APPENDED,
     REFUSED_ITEM_ERRORS,
@@ -128,6 +130,22 @@ class HazelcastSink:
         goes_on = known is not None and known[0] is batch.ownership and batch.rows[0].offset > known[2]
         topic_id = known[1] if known is not None and goes_on else self._topic_id(batch.topic)
         return Source(self._config.name, batch.topic, batch.partition, topic_id)
+
+    def read_back(self, rows: Sequence[Row]) -> Sequence[StoredRow]:
+        """Look up entries of maps by their keys, and other items by what they are."""
+        return [self._read_back(row) for row in rows]
+
+    def _read_back(self, row: Row) -> StoredRow:
+        client = self._client
+        if client is None:
+            raise Unavailable("Hazelcast: not connected")
+        try:
+            item = None if row.values is None else encoder(row.plan.statement.format or "JSON")(row)
+            return Reader(client, self._decode).read_back(structure_of(row.plan.statement), row, item)
+        except BAD_RECORD as error:
+            return StoredRow(Finding.UNREADABLE, text=str(error))
+        except (HazelcastError, OSError) as error:
+            raise Unavailable(f"Hazelcast: {error}") from error
 
     def close(self) -> None:
         """Disconnect."""

@@ -36,9 +36,10 @@ class _Form(NamedTuple):
 class RowBinder:
     """Binds the rows of one batch."""
 
-    def __init__(self, tables: Tables, converters: dict[str, Convert]) -> None:
-        """`converters` keeps those of all types of columns."""
+    def __init__(self, tables: Tables, converters: dict[str, Convert], *, changes_tables: bool = True) -> None:
+        """`converters` keeps those of all types of columns. With `changes_tables` columns and partitions are added."""
         self._tables = tables
+        self._changes_tables = changes_tables
         self._converters = converters
         self._forms: dict[tuple[str, Plan, tuple[str, ...]], _Form] = {}
         self._last: _Form | None = None
@@ -50,7 +51,7 @@ class RowBinder:
         value that its column does not take.
         """
         if row.values is None:
-            table = self._tables.find(row.target, row)
+            table = self._table(row)
             return BoundRow(index, row.target, table, (), None, self._deleted_key(table, row), None, None)
         form = self._form(row)
         if row.revision is not None and form.revision_column is None:
@@ -63,7 +64,7 @@ class RowBinder:
         for place in form.key_places:
             if given[place] is None:
                 raise _no_key(form.columns[place], table)
-        if table.day_column is not None:
+        if table.day_column is not None and self._changes_tables:
             self._tables.ensure_day(table, row)
         values = tuple(
             [None if value is None else convert(value) for convert, value in zip(form.converters, given, strict=True)]
@@ -84,8 +85,7 @@ class RowBinder:
         return form
 
     def _made(self, row: Row, fields: tuple[str, ...]) -> _Form:
-        table = self._tables.find(row.target, row)
-        table = self._tables.fitting(table, row)
+        table = self._table(row)
         needs_id = sql.ROW_ID in table.key and sql.ROW_ID not in fields
         columns = (*fields, sql.ROW_ID) if needs_id else fields
         for column in table.key:
@@ -96,6 +96,15 @@ class RowBinder:
         return _Form(
             row.target, row.plan, fields, table, columns, converters, needs_id, places, row.plan.revision_column
         )
+
+    def _table(self, row: Row) -> Table:
+        if self._changes_tables:
+            return self._tables.fitting(self._tables.find(row.target, row), row)
+        table = self._tables.find(row.target, None)
+        missing = [column for column in row.values or () if column not in table.columns]
+        if missing:
+            raise RowError("column", f"{table.qualified} has no column {missing[0]!r}")
+        return table
 
     def _deleted_key(self, table: Table, row: Row) -> tuple[Any, ...]:
         given = dict(zip(pk_names(row.plan.statement), row.pk, strict=True))

@@ -10,12 +10,13 @@ import psycopg
 
 from isotherm.connector.config.validation import Problem, Validated
 from isotherm.persisters.api.columnar_rows import ColumnarRows
-from isotherm.persisters.api.row import Batch, FailedRow
+from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
+from isotherm.persisters.api.stored_row import Finding, StoredRow
 from isotherm.persisters.hotpath import copy_writer
 from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.merged_batches import write_merged
-from isotherm.persisters.sinks.postgresql import sql
+from isotherm.persisters.sinks.postgresql import reading, sql
 from isotherm.persisters.sinks.postgresql.batches import BoundRow, Run, runs
 from isotherm.persisters.sinks.postgresql.binding import RowBinder
 from isotherm.persisters.sinks.postgresql.columnar import binary_copy
@@ -83,9 +84,28 @@ class PostgresqlSink:
             return [[] for _ in batches]
         return write_merged(self._write_rows, batches)
 
+    def read_back(self, rows: Sequence[Row]) -> Sequence[StoredRow]:
+        """Look up each row by its primary key."""
+        binder = RowBinder(self._tables, self._converters, changes_tables=False)
+        return [self._read_back(binder, row) for row in rows]
+
     def close(self) -> None:
         """Close the connections."""
         self._connections.close()
+
+    def _read_back(self, binder: RowBinder, row: Row) -> StoredRow:
+        try:
+            bound = binder.bound(0, row)
+            with self._connections.connection() as connection:
+                return reading.read_back(connection.inner, row, bound)
+        except psycopg.Error as error:
+            meaning = _meaning(error)
+            if meaning is Meaning.TRANSIENT:
+                raise _translation(error, meaning) from error
+            finding = Finding.ABSENT if isinstance(error, psycopg.errors.UndefinedTable) else Finding.UNREADABLE
+            return StoredRow(finding, text=str(error).strip())
+        except (RowError, SinkConfigError, ValueError, TypeError, OverflowError) as error:
+            return StoredRow(Finding.UNREADABLE, text=str(error))
 
     def _write_rows(self, batch: Batch) -> Sequence[FailedRow]:
         failed: list[FailedRow] = []

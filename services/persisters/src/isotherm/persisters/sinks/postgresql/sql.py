@@ -188,6 +188,34 @@ def delete(table: Table) -> str:
     return f"DELETE FROM {qualified} WHERE {where}"  # noqa: S608 -- names are quoted
 
 
+def read_back(table: Table, columns: Sequence[str]) -> str:
+    """Return the SELECT of one row by its key, in the form that takes parameters: the columns' values, then the key.
+
+    It yields the row as JSON, and whether each column has its value as PostgreSQL itself compares them.
+    """
+    compared = " AND ".join(_is_equal(column, table.columns[column]) for column in columns)
+    where = " AND ".join(f"{_parameterised(column)} = {_typed(table.columns[column])}" for column in table.key)
+    qualified = table.qualified.replace("%", "%%")
+    return f"SELECT to_jsonb(stored), {compared or 'TRUE'} FROM {qualified} AS stored WHERE {where}"  # noqa: S608 -- names are quoted
+
+
+def _is_equal(column: str, type_: str) -> str:
+    # PostgreSQL compares no `json`.
+    if type_ == "json":
+        return f"{_parameterised(column)}::jsonb IS NOT DISTINCT FROM %s::jsonb"
+    return f"{_parameterised(column)} IS NOT DISTINCT FROM {_typed(type_)}"
+
+
+def _typed(type_: str) -> str:
+    # By way of a text, as COPY writes it: a double that becomes a number otherwise loses its last two digits.
+    is_number = type_.startswith(("numeric", "real"))
+    return f"%s::text::{type_}" if is_number else f"%s::{type_}"
+
+
+def _parameterised(column: str) -> str:
+    return f"stored.{quoted(column)}".replace("%", "%%")
+
+
 def clear(stage: str) -> str:
     """Return the statement that empties a staging table within a transaction."""
     return f"DELETE FROM {quoted(stage)}"  # noqa: S608 -- the name is quoted

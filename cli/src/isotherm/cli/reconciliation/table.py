@@ -1,4 +1,4 @@
-"""The report as tables, and the console on which no table is cut."""
+"""A reconciliation report as tables, and the console on which no table is cut."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import IO
 from rich.console import Console
 from rich.table import Table
 
-from isotherm.demo.reconciliation import Line, ReconciliationReport
+from isotherm.cli.reconciliation.report import Line, ReconciliationReport
 
 _NARROWEST_TERMINAL = 130
 """A narrower terminal wraps the lines of a table, which reads better than cut figures."""
