@@ -116,6 +116,14 @@ def test_a_killed_process_unwinds_without_effects_and_a_frozen_one_goes_on_later
     assert not process.threads
 
 
+def test_time_passes_where_nothing_is_left_to_do() -> None:
+    run, process = start(1, lambda: None)
+    run.run(1_000)
+    process.kill()
+    run.run(2_000)
+    assert run.now_ms == 2_000
+
+
 def test_threads_that_never_wait_are_found() -> None:
     def main() -> None:
         while True:

@@ -38,6 +38,15 @@ def test_the_code_as_it_is_has_no_finding_and_each_seed_has_one_trace() -> None:
             assert (again.lines, again.digest) == (first.lines, first.digest)
 
 
+def test_a_worker_that_is_killed_in_a_write_comes_back() -> None:
+    """All three were dead for ever where a worker was to start again before it was killed; the run had no end."""
+    run = WORLD.run(WORLD.scenario(11_813), keeps_trace=True)
+    assert run.findings == []
+    killed = [index for index, line in enumerate(run.lines) if " kill_in_write worker-" in line]
+    assert len(killed) == 3
+    assert all(any(" start worker-" in line for line in run.lines[index:]) for index in killed)
+
+
 def commit_what_is_read(patch: Patch) -> None:
     def position_of(buffer: PartitionBuffer) -> Any:
         found = original(buffer)

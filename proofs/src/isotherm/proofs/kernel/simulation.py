@@ -190,7 +190,7 @@ class Simulation:
             self._switch(thread)
 
     def run(self, until_ms: float, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Run until the time `until_ms`, until `is_over`, or until nothing is left to do."""
+        """Run until the time `until_ms` or until `is_over`; where nothing is left to do, the time passes at once."""
         turns_here = 0
         while not is_over():
             if self._ready:
@@ -211,7 +211,7 @@ class Simulation:
                     self.now_ms = max(self.now_ms, due_ms)
                     entry[0]()
             elif not self._ready:
-                return
+                break
         self.now_ms = max(self.now_ms, until_ms) if not is_over() else self.now_ms
 
     def discard(self, thread: Thread) -> None:

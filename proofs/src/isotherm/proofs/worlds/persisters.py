@@ -224,8 +224,11 @@ class _Run(WorkerFaults[_TaskWorker]):
             self.later(armed, process.thaw)
             self.run.wait(0.0)
         else:
-            self.run.call_later(self.run.random.uniform(0.0, 30.0), process.kill)
-            self.later(armed, lambda: self.start(worker))
+            self.run.call_later(self.run.random.uniform(0.0, 30.0), partial(self._kill, worker, process, armed))
+
+    def _kill(self, worker: _TaskWorker, process: Process, fault: Fault) -> None:
+        process.kill()
+        self.later(fault, lambda: self.start(worker))
 
     def _fault_stall(self, fault: Fault) -> None:
         consumer = self.workers[fault.target].consumer
