@@ -18,6 +18,7 @@ from isotherm.alerts.engine.silence import SilenceWatch
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.stream import faust_app
 from isotherm.alerts.stream.checkpoint import Checkpoints
+from isotherm.alerts.stream.device_schedule import RuleSweep
 from isotherm.alerts.stream.device_state_store import PartitionStates
 from isotherm.alerts.stream.faust_app import FaustApp
 from isotherm.alerts.stream.outputs import Outputs
@@ -126,6 +127,8 @@ def commit_one_record_more_than_was_processed(patch: Patch) -> None:
 
 def schedule_no_recovered_device(patch: Patch) -> None:
     patch.setattr(PartitionStates, "schedule_all", lambda _self: None)
+    # The sweep after a recovery looks at every device, too, and schedules it.
+    patch.setattr(RuleSweep, "begin", lambda _self: None)
 
 
 def store_no_state_without_alert(patch: Patch) -> None:
