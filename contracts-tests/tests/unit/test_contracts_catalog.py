@@ -20,6 +20,7 @@ from isotherm.alerts.live_rules import group_mean_follower, rule_records
 from isotherm.alerts.notifications import route_runner, silence_follower
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.coap_ingest.settings import CoapIngestSettings
+from isotherm.connector.attestation import attester
 from isotherm.connector.distributed import publishing, worker_status
 from isotherm.connector.state import readback, target_follower
 from isotherm.console.devices import alerts as console_alerts
@@ -83,6 +84,7 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("console", "devices"): console_provisioned.SCHEMA,
     ("console", "devices.latest"): console_devices.SCHEMA,
     ("console", "temperatures.aggregated"): console_windows.SCHEMA,
+    ("console", "isotherm.attestations"): attester.SCHEMA,
     ("console", "isotherm.unreconciled"): findings.SCHEMA,
     **{("console", topic): console_trace.SCHEMA for topic in (*console_trace.READING_TOPICS, console_trace.LATE_TOPIC)},
     ("mqtt-proxy", "isotherm.mqtt.claims"): pod_service.CLAIMS,

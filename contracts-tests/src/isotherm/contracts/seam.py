@@ -15,6 +15,8 @@ from unittest.mock import patch
 
 import isotherm.cli.devices
 import isotherm.persisters.service
+from isotherm.connector.attestation import attester as attestation
+from isotherm.connector.attestation.attester import Attester
 from isotherm.connector.distributed import publishing, worker, worker_status
 from isotherm.connector.distributed.controller import Report, TaskId
 from isotherm.connector.distributed.worker import Classes, DistributedWorker, WorkerSettings
@@ -28,6 +30,7 @@ from isotherm.contracts.harness import Harness, Message, RecordingProducer
 from isotherm.contracts.pact import scenario
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Stop
+from isotherm.servicekit.producer.delivery import LoopProducer
 from isotherm.servicekit.settings import HttpSettings, KafkaSettings, RegistrySettings
 
 GROUP = "demo"
@@ -56,6 +59,7 @@ def recorded_kafka(harness: Harness) -> Iterator[list[Message]]:
             patches.enter_context(patch.object(module, "time", _CLOCK))
         for module in (status, worker):
             patches.enter_context(patch.object(module, "this_process", lambda: WORKER))
+        patches.enter_context(patch.object(attestation, "_now_ms", lambda: scenario.TAKEN_IN_MS))
         patches.enter_context(patch.object(dead_letters, "traceback", _TRACES))
         yield found
 
@@ -92,3 +96,13 @@ def announced(service: str, classes: Classes, reports: Iterable[Report], message
 def connector_report(connector: str) -> Report:
     """A worker's report that it cannot start a connector."""
     return Report(TaskId(connector, CONNECTOR_ITSELF), State.FAILED, FAILURE, {})
+
+
+def attest(attester: Attester, producer: LoopProducer) -> None:
+    """Let a service attest the records of the scenario, as it does after Kafka's acknowledgements."""
+    runs = attester.runs_of("thermostat.data")
+    assert runs is not None
+    for record in scenario.ACKNOWLEDGED_RECORDS:
+        runs.add(0, *record)
+    attester._open()
+    attester.publish(producer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
 
@@ -53,7 +54,8 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         asyncio.run(_forward(harness, settings, plain, _LIGHT, observe=7))
         asyncio.run(_forward(harness, settings, demo, _DOCUMENT, observe=None))
         asyncio.run(_forward(harness, settings, demo, _UNREADABLE, observe=7))
-        raw, reading, temperature, brightness, answer, _, _, dead = found
+        asyncio.run(_attest(harness, settings, plain))
+        raw, reading, temperature, brightness, answer, _, _, dead, attested = found
         reports = [seam.connector_report(written.name)]
         _, worker, reported = seam.announced(SERVICE, CoapClasses(settings), reports, found)
         del found[:]
@@ -71,12 +73,23 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         scenario.COAP_BRIGHTNESS: brightness,
         scenario.COAP_ANSWER: answer,
         scenario.DEAD_LETTER: dead,
+        scenario.ATTESTED: attested,
         scenario.CONNECTOR: owned,
         scenario.PLUGIN: plugin,
         scenario.WORKER: worker,
         scenario.WORKERS_CONNECTOR: reported,
         **statuses,
     }
+
+
+async def _attest(harness: Harness, settings: CoapIngestSettings, connector: ConnectorPlan) -> None:
+    with patch.object(service, "SchemaRegistry", lambda _settings: harness.registry):
+        encoders = {"thermostat.data": lambda _reading: b""}
+        pipeline = service.Pipeline(settings, [connector], encoders, Metrics(CollectorRegistry()), Health())
+    producer = pipeline._make_producer("producer", 0)
+    seam.attest(pipeline._attester, producer)
+    producer.close()
+    pipeline._producer_failed.cancel()
 
 
 async def _forward(

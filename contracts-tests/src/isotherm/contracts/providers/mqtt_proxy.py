@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 
+from isotherm.connector.attestation.attester import Attester
 from isotherm.contracts import seam
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
@@ -18,6 +20,7 @@ from isotherm.mqtt_proxy import kafka_clients
 from isotherm.mqtt_proxy.bridge.connector_class import MqttClasses
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
+from isotherm.mqtt_proxy.hotpath import attested_runs
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
@@ -65,7 +68,8 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         transactional = kafka_clients.build_transactional_producer(settings, name.transactional_id(0))
         _produce(transactional, [_session(harness, settings, name, state) for state in (IN_FLIGHT, WITH_WILL)])
         _produce(kafka_clients.build_claims_producer(settings, "pod"), [_claim(harness, settings, name)])
-        reading, brightness, temperature, dead, session, will, claim = found
+        asyncio.run(_attest(harness, settings))
+        reading, brightness, temperature, dead, session, will, claim, attested = found
         reports = [seam.connector_report("bridge")]
         plugin, worker, reported = seam.announced(SERVICE, MqttClasses(settings), reports, found)
         del found[:]
@@ -78,6 +82,7 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         scenario.SESSION: session,
         scenario.SESSION_WITH_WILL: will,
         scenario.CLAIM: claim,
+        scenario.ATTESTED: attested,
         scenario.PLUGIN: plugin,
         scenario.WORKER: worker,
         scenario.WORKERS_CONNECTOR: reported,
@@ -109,6 +114,20 @@ def _session(harness: Harness, settings: ProxySettings, name: ServerName, state:
     topic = settings.session.topic
     record = to_record("simulator-1", state, owner=0, now_ms=scenario.TAKEN_IN_MS)
     return ProducerRecord(topic, name.session_key("simulator-1"), harness.registry.encoder(topic, SESSION)(record), [])
+
+
+async def _attest(harness: Harness, settings: ProxySettings) -> None:
+    attester = Attester(
+        harness.registry,
+        SERVICE,
+        seam.WORKER,
+        interval_ms=settings.attestations.interval_ms,
+        is_attested=lambda _topic: True,
+        make_runs=attested_runs,
+    )
+    producer = kafka_clients.build_loop_producer(settings, "a-client")
+    seam.attest(attester, producer)
+    producer.close()
 
 
 def _claim(harness: Harness, settings: ProxySettings, name: ServerName) -> ProducerRecord:

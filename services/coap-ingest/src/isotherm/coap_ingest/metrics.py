@@ -104,6 +104,7 @@ class Metrics:
         )
         self.queue_length = self._gauge("queue_length", "Notifications between the sockets and the producer.")
         self.outstanding = self._gauge("outstanding_records", "Records that Kafka has not acknowledged yet.")
+        self.unattested = self._counter("unattested_records", "Acknowledged records that no attestation tells.")
 
     def count_dropped_datagrams(self, socket: str, count: int) -> None:
         """Count `count` more datagrams that the system dropped, and log them."""

@@ -26,11 +26,12 @@ from isotherm.coap_ingest.listener.listener import Listener
 from isotherm.coap_ingest.metrics import Metrics
 from isotherm.coap_ingest.observe.observers import Observers
 from isotherm.coap_ingest.settings import CoapIngestSettings
+from isotherm.connector.attestation.attester import Attester
 from isotherm.connector.config.files import ConnectorConfig
 from isotherm.connector.distributed.task_launch import TaskLaunch, run_launched_task
 from isotherm.connector.errors import dead_letters
 from isotherm.connector.standalone.reporting import Reporter
-from isotherm.connector.state.status import State
+from isotherm.connector.state.status import State, this_process
 from isotherm.connector.state.target_follower import TargetFollower
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
@@ -185,6 +186,13 @@ class Pipeline:
         self._health = health
         self._queue: BoundedQueue[QueuedNotification] = BoundedQueue(settings.queue_limit, settings.queue_limit_bytes)
         self._sequences = payloads.SequenceGenerator()
+        self._attester = Attester(
+            SchemaRegistry(settings.registry),
+            SERVICE,
+            this_process(),
+            interval_ms=settings.attestations.interval_ms,
+            is_attested=encoders.__contains__,
+        )
         self._producers: list[LoopProducer] = []
         self._producer_healths: list[ProducerHealth] = []
         self._producer_failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -215,6 +223,7 @@ class Pipeline:
         listeners = self._make_listeners()
         observing = asyncio.create_task(observers.run())
         forwarding = asyncio.create_task(forwarder.run())
+        attesting = asyncio.create_task(self._attester.run(producer))
         watching = asyncio.create_task(self._watch(forwarder, producer, listeners, set(coap_clients.values())))
         parts: list[asyncio.Future[None]] = [self._producer_failed, forwarding, watching, observing]
         try:
@@ -232,11 +241,11 @@ class Pipeline:
             await _cancel([observing])
             timeout_s = self._settings.shutdown_timeout_ms / 2000
             await asyncio.gather(observers.close(), *(listener.close(timeout_s) for listener in listeners))
-            drained = await self._drain(forwarder, forwarding)
+            drained = await self._drain(forwarder, forwarding, producer)
             return Exit.FAILED if halted.done() and drained is Exit.OK else drained
         finally:
             self._producer_failed.cancel()
-            await _cancel([observing, forwarding, watching])
+            await _cancel([observing, forwarding, watching, attesting])
             await asyncio.gather(*(health.close() for health in self._producer_healths))
             await asyncio.gather(*(listener.close(0) for listener in listeners))
             await asyncio.gather(*(client.close() for client in set(coap_clients.values())))
@@ -263,6 +272,7 @@ class Pipeline:
                 self._producer_failed.set_exception(ProducerFailedError(text))
 
         producer = LoopProducer(make(), max_outstanding=settings.max_outstanding, make_single=make_single)
+        producer.on_stored = self._attester.stored if self._attester.is_on else None
         self._producers.append(producer)
         self._producer_healths.append(ProducerHealth(producer, make, self._health, on_incurable=fail, part=part))
         return producer
@@ -307,13 +317,15 @@ class Pipeline:
     ) -> None:
         """Once a second update metrics, find broken producers, and report when Kafka acknowledges nothing."""
         limit_ms = self._settings.kafka_stalled_after_ms
-        replaced = dropped = 0
+        replaced = dropped = unattested = 0
         while True:
             self._health.beat()
             for health in self._producer_healths:
                 health.look()
             before, replaced = replaced, sum(health.replaced for health in self._producer_healths)
             self._metrics.producers_replaced.inc(replaced - before)
+            before, unattested = unattested, self._attester.dropped
+            self._metrics.unattested.inc(unattested - before)
             self._metrics.queue_length.set(self._queue.reserved)
             self._metrics.outstanding.set(producer.outstanding)
             for listener in listeners:
@@ -339,10 +351,10 @@ class Pipeline:
                 _log.error("cannot go on", reason=str(error), exc_info=None if is_explained else error)
         return Exit.FAILED
 
-    async def _drain(self, forwarder: Forwarder, forwarding: asyncio.Task[None]) -> int:
+    async def _drain(self, forwarder: Forwarder, forwarding: asyncio.Task[None], producer: LoopProducer) -> int:
         """Wait until Kafka has everything, but not beyond the deadline; return the exit code."""
         timeout_s = max(0.1, (self._settings.shutdown_timeout_ms - _DRAIN_MARGIN_MS) / 1000)
-        settled = asyncio.create_task(forwarder.settled())
+        settled = asyncio.create_task(self._settled(forwarder, producer))
         await asyncio.wait({settled, forwarding}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if settled.done():
             _log.info("drained")
@@ -352,6 +364,12 @@ class Pipeline:
             return self._log_failures(forwarding)
         _log.error("Kafka did not acknowledge everything before the deadline", lost=forwarder.unsettled)
         return Exit.DEADLINE
+
+    async def _settled(self, forwarder: Forwarder, producer: LoopProducer) -> None:
+        """Return when Kafka has everything, and what attests it."""
+        await forwarder.settled()
+        self._attester.publish(producer)
+        await producer.drain()
 
 
 async def _first_of(*tasks: asyncio.Task[None]) -> None:

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from isotherm import payloads
 from isotherm.coap_ingest.observe.observation import Timing
+from isotherm.connector.attestation.settings import AttestationSettings
 from isotherm.connector.distributed.hosting import HostSettings
 from isotherm.servicekit.settings import Settings
 
@@ -46,6 +47,7 @@ class CoapIngestSettings(HostSettings):
     """All settings of coap-ingest."""
 
     observation: ObservationSettings = ObservationSettings()
+    attestations: AttestationSettings = AttestationSettings()
     units: dict[str, str] = Field(
         default_factory=dict,
         description="Units by metric (`humidity=%RH,co2=ppm`), beside those that the topic declares.",

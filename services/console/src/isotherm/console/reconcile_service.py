@@ -9,6 +9,8 @@ from functools import partial
 from confluent_kafka import Consumer
 from prometheus_client import CollectorRegistry
 
+from isotherm.console.acknowledgements.check import AcknowledgementCheck
+from isotherm.console.acknowledgements.following import followed
 from isotherm.console.cluster import control_topics
 from isotherm.console.cluster.control_topics import ControlTopicWriter, PendingWrites
 from isotherm.console.cluster.state import ClusterState
@@ -81,9 +83,23 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
     rows = RowChecker(pool, stores, findings, now_ms, metrics.rows.inc, rows_per_s=given.readbacks_per_s)
     since_ms = now_ms() - given.keep_ms
     consumer = _consumer(settings)
-    ledger, follower, examination = _reading(settings, consumer, pool, schemas, health, metrics, since_ms)
+    acknowledgements = AcknowledgementCheck(
+        given.reading_topics,
+        lambda finding: findings.report(finding, now_ms()),
+        lambda outcome, records: metrics.acknowledged.labels(outcome).inc(records),
+    )
+    ledger, follower, examination = _reading(
+        settings, consumer, pool, schemas, health, metrics, acknowledgements, since_ms
+    )
     windows = WindowChecker(
-        ledger, follower, examination, findings, partial(progress_of, cluster, given.aggregators), now_ms, metrics
+        ledger,
+        follower,
+        examination,
+        findings,
+        partial(progress_of, cluster, given.aggregators),
+        now_ms,
+        metrics,
+        on_pass=lambda at_ms: acknowledgements.advance(at_ms, follower.ends),
     )
     control.start()
     checks = threading.Thread(target=rows.run, args=(stop,), name="rows", daemon=True)
@@ -111,6 +127,7 @@ def _reading(
     schemas: SchemaRegistry,
     health: Health,
     metrics: ReconciliationMetrics,
+    acknowledgements: AcknowledgementCheck,
     since_ms: int,
 ) -> tuple[Ledger, LedgerFollower, Examination]:
     given = settings.reconciliation
@@ -127,7 +144,8 @@ def _reading(
     decoder = RecordDecoder(schemas)
     readings = ReadingFilter(decoder, given.where)
     names = FollowedTopics(given.reading_topics, given.windows_topic, given.late_topic, given.dead_letter_topic)
-    used = Recorder(ledger, pool, decoder, readings, now_ms).topics(names)
+    recorded = Recorder(ledger, pool, decoder, readings, now_ms).topics(names)
+    used = followed(recorded, given.reading_topics, acknowledgements, schemas)
     follower = LedgerFollower(consumer, used, health, now_ms, lambda topic: metrics.bad.labels(topic).inc())
     again = Examination(partial(page_consumer, settings), readings, health.beat, settings.read_timeout_ms / 1_000)
     return ledger, follower, again

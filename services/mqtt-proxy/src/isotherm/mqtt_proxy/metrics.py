@@ -72,7 +72,7 @@ class Metrics(Collector):
         self.congestions = 0
         self.transactions: Counter[str] = Counter()
         self.recoveries = 0
-        self.producers_replaced = 0
+        self.producers_replaced = self.unattested = 0
         self.gauges: dict[str, Callable[[], float]] = {}
         """Functions that return the value of a gauge, by its name in GAUGES."""
         self._latency = [0] * (len(LATENCY_BOUNDS_S) + 1)
@@ -211,6 +211,7 @@ class Metrics(Collector):
                 [],
                 single(self.producers_replaced),
             ),
+            ("unattested_records", "Acknowledged records that no attestation tells.", [], single(self.unattested)),
             ("recoveries", "New transactional producers after a broken one.", [], single(self.recoveries)),
             ("transactions", "Transactions by outcome.", ["outcome"], one(self.transactions)),
         ]

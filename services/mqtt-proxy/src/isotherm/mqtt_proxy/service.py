@@ -14,13 +14,16 @@ import uvloop
 from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import CollectorRegistry
 
+from isotherm.connector.attestation.attester import Attester
 from isotherm.connector.standalone.reporting import reported
+from isotherm.connector.state.status import this_process
 from isotherm.mqtt_proxy.access.authentication import AccessControl
-from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
 from isotherm.mqtt_proxy.access.tls import server_context
+from isotherm.mqtt_proxy.assembly import build_server
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import FatalTransactionError, TransactionalWriter
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
+from isotherm.mqtt_proxy.hotpath import attested_runs
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
@@ -40,11 +43,8 @@ from isotherm.mqtt_proxy.pods.ownership import Estates
 from isotherm.mqtt_proxy.processes.adoption import SessionAdoption
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
 from isotherm.mqtt_proxy.processes.worker_process import PodStart, WorkerProcess, monitored
-from isotherm.mqtt_proxy.server.connect_handler import ConnectHandler
 from isotherm.mqtt_proxy.server.listeners import open_listeners
 from isotherm.mqtt_proxy.server.server import Server
-from isotherm.mqtt_proxy.server.session_manager import SessionManager
-from isotherm.mqtt_proxy.server.wills import WillScheduler
 from isotherm.mqtt_proxy.session_source import SessionSource
 from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
 from isotherm.mqtt_proxy.sessions.migration import SessionMigration
@@ -54,7 +54,7 @@ from isotherm.mqtt_proxy.sessions.restoration import UnreadableSessionError
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import SessionStore, StoredState
 from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
-from isotherm.mqtt_proxy.settings import ProxySettings
+from isotherm.mqtt_proxy.settings import SERVICE, ProxySettings
 from isotherm.schemas import schema
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaRegistry
@@ -86,43 +86,6 @@ def run(settings: ProxySettings, slot: WorkerSlot | None = None, link_fd: int | 
         lambda stop: Proxy(settings, router, tls, stop, slot, link_fd).run(),
         shutdown_timeout_ms=settings.shutdown_timeout_ms,
         loop_factory=uvloop.new_event_loop,
-    )
-
-
-def build_server(
-    settings: ProxySettings,
-    *,
-    pipeline: IngestPipeline,
-    sessions: SessionStore,
-    access: AccessControl,
-    migration: SessionMigration | None = None,
-) -> Server:
-    """Compose the MQTT server of a process. `migration` is given when it is one of several."""
-    limits, max_expiry_s = settings.limits, settings.session.expiry_s
-    connection_limits = ConnectionLimits(limits, pipeline.metrics)
-    wills = WillScheduler(limits=limits, sessions=sessions, pipeline=pipeline, access=access)
-    manager = SessionManager(sessions=sessions, writer=pipeline.transactions, wills=wills, max_expiry_s=max_expiry_s)
-    if migration is not None:
-        migration.on_yield = manager.on_yield
-    return Server(
-        limits=limits,
-        listener=settings.listener,
-        pipeline=pipeline,
-        access=access,
-        connection_limits=connection_limits,
-        wills=wills,
-        sessions=manager,
-        connect_handler=ConnectHandler(
-            limits=limits,
-            access=access,
-            connection_limits=connection_limits,
-            sessions=sessions,
-            writer=pipeline.transactions,
-            wills=wills,
-            max_expiry_s=max_expiry_s,
-            migration=migration,
-        ),
-        migration=migration,
     )
 
 
@@ -168,6 +131,15 @@ class Proxy:
             self._health,
             on_incurable=self._on_producer_broken,
         )
+        self._attester = Attester(
+            self._registry,
+            SERVICE,
+            this_process(),
+            interval_ms=settings.attestations.interval_ms,
+            is_attested=lambda topic: topic in self._encoders.encoders,
+            make_runs=attested_runs,
+        )
+        self._producer.on_stored = self._attester.stored if self._attester.is_on else None
         self._writer = TransactionalWriter(
             partial(build_transactional_producer, settings, self._client_id),
             timeout_s=settings.transactions.timeout_ms / 1000,
@@ -218,7 +190,8 @@ class Proxy:
         self._health.ready()
         if self._process is not None:
             self._process.report()
-        tasks = [beats, asyncio.create_task(self._sweep(server))]
+        attesting = asyncio.create_task(self._attester.run(self._producer))
+        tasks = [beats, attesting, asyncio.create_task(self._sweep(server))]
         if self._router.has_dynamic_targets:
             tasks.append(asyncio.create_task(self._encoders.watch(_REFRESH_TOPICS_S)))
         await self._target_state.run(self._stop, partial(self._accept_clients, server))
@@ -229,6 +202,8 @@ class Proxy:
             if self._pod is not None:
                 await server.send_away(settings.pods.drain_ms / 1000, settings.pods.server_reference)
             await server.drain()
+            self._attester.publish(self._producer)
+            await self._producer.drain()
             _log.info("drained")
         if self._adoption is not None:
             self._adoption.close()
@@ -261,6 +236,7 @@ class Proxy:
             linger_s=settings.transactions.linger_ms / 1000,
             metrics=metrics,
             on_fatal=self._on_fatal,
+            on_stored=self._producer.on_stored,
         )
         migration = None
         if self._process is not None:
@@ -280,6 +256,7 @@ class Proxy:
             metrics=metrics,
             clock=asyncio.get_running_loop().time,
             refuse_invalid=settings.invalid_publish == "refuse",
+            runs_of=self._attester.runs_of,
         )
         server = build_server(settings, pipeline=pipeline, sessions=sessions, access=self._access, migration=migration)
         if self._process is not None:
@@ -385,6 +362,7 @@ class Proxy:
             self._health.beat()
             self._producer_health.look()
             self._metrics.producers_replaced = self._producer_health.replaced
+            self._metrics.unattested = self._attester.dropped
             self._access.refresh()
             await asyncio.sleep(1.0)
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from isotherm.connector.attestation.settings import AttestationSettings
 from isotherm.connector.distributed.hosting import HostSettings
 from isotherm.mqtt_proxy.balancers import BalancerNetworks
 from isotherm.mqtt_proxy.bridge_settings import BridgeSettings
@@ -258,6 +259,7 @@ class ProxySettings(HostSettings):
     bridge: BridgeSettings = BridgeSettings()
     identity: IdentitySettings = IdentitySettings()
     dead_letters: DeadLetterSettings = DeadLetterSettings()
+    attestations: AttestationSettings = AttestationSettings()
     allow_anonymous: bool = Field(
         False,
         description="Accept clients without credentials; otherwise `password_file` or client certificates are needed.",

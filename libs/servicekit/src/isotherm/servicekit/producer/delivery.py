@@ -70,6 +70,8 @@ class LoopProducer:
         self.failed_reports = 0
         """Number of `on_delivery` callbacks that raised; asyncio's exception handler logs these errors."""
         self.on_fatal: Callable[[KafkaError], None] = _log_fatal
+        self.on_stored: Callable[[Message], None] | None = None
+        """Called with each record that Kafka has, before `on_delivery`; not with those of `count_produced`."""
         self.on_polled: Callable[[], None] = lambda: None
         """Called after each poll, before anybody who waits for reports goes on."""
         self.direct: DirectProducer | None = None  # into `producer`; its records are counted by `count_produced`
@@ -259,7 +261,11 @@ class LoopProducer:
             await self._next_report()
 
     def _report(self, headers: Headers, finish: OnDelivery, error: KafkaError | None, message: Message) -> None:
-        if error is None or not self._is_tried_again(error, message, headers, finish):
+        if error is None:
+            if self.on_stored is not None:
+                self.on_stored(message)
+            finish(None)
+        elif not self._is_tried_again(error, message, headers, finish):
             finish(error)
 
     def _is_tried_again(self, error: KafkaError, message: Message, headers: Headers, on_delivery: OnDelivery) -> bool:
@@ -272,7 +278,7 @@ class LoopProducer:
         if self._single is None:
             _log.warning("Kafka refused a batch; records of refused batches are tried one by one", reason=error.str())
             self._single = LoopProducer(self._make_single(), max_outstanding=self.max_outstanding)
-            self._single.on_fatal = self._replace_single
+            self._single.on_fatal, self._single.on_stored = self._replace_single, self.on_stored
         try:
             self._single.produce(
                 str(message.topic()),

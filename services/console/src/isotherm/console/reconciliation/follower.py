@@ -60,6 +60,11 @@ class LedgerFollower:
         """The time until which every partition was read, in epoch milliseconds."""
         return min(self._read_ms.values(), default=0)
 
+    @property
+    def ends(self) -> Mapping[tuple[str, int], int]:
+        """The ends of the partitions, by topic and number, of which everything was read."""
+        return self._ends
+
     def start(self, since_ms: int, stop: Stop) -> bool:
         """Begin to read what was appended since a time, once the topics exist; False if the stop came before."""
         backoff = Backoff(cap_ms=5_000)

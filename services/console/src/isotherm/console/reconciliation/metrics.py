@@ -33,6 +33,13 @@ class ReconciliationMetrics:
             "could not be while they were remembered.",
             "reason",
         )
+        self.acknowledged = counter(
+            "acknowledged_records",
+            "Records of readings that services have acknowledged to devices, by outcome: `compared` with the topic; "
+            "`left out`: read too long ago, or never; `unattested`: in the topic, and no service tells that it has "
+            "acknowledged them, because it was killed before, or because somebody else has written them.",
+            "outcome",
+        )
         self.unlisted = counter("unlisted", "Findings that were not kept because too many are open.")
         self.bad = counter("bad", "Records that cannot be decoded.", "topic")
         self.behind_s = Gauge(

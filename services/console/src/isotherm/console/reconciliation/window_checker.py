@@ -91,7 +91,10 @@ class WindowChecker:
         progress: Callable[[int], Progress | None],
         now_ms: Callable[[], int],
         metrics: ReconciliationMetrics,
+        on_pass: Callable[[int], None],
     ) -> None:
+        """`on_pass` is called each second with the time, in epoch milliseconds, before findings are written."""
+        self._on_pass = on_pass
         self._ledger, self._follower, self._examination = ledger, follower, examination
         self._findings, self._progress, self._now_ms = findings, progress, now_ms
         self._metrics = metrics
@@ -112,6 +115,7 @@ class WindowChecker:
         progress = self._progress(now_ms)
         self._ledger.unpin_all_but(lambda window: self._findings.has(window.finding_key))
         self._ledger.advance(now_ms, progress)
+        self._on_pass(now_ms)
         for act in (partial(self._compare, now_ms, progress), partial(self._findings.write, now_ms)):
             try:
                 act()

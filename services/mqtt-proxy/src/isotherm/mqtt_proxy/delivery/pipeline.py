@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from isotherm.connector.attestation.attester import RunBook
 from isotherm.mqtt_proxy.codec.packets import V5
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
@@ -22,7 +23,8 @@ class IngestPipeline:
     """Translator, in-flight gate, producers and counters of a process.
 
     `producer` takes QoS 0 and 1, `transactions` QoS 2. With `refuse_invalid` an MQTT 5 client is told of an invalid
-    publish instead of storing a dead letter. `clock` returns seconds of a monotonic clock.
+    publish instead of storing a dead letter. `clock` returns seconds of a monotonic clock. `runs_of` returns where
+    records of a topic that Kafka has are attested; None for nowhere.
     """
 
     __slots__ = (
@@ -32,6 +34,7 @@ class IngestPipeline:
         "gate",
         "metrics",
         "producer",
+        "runs_of",
         "transactions",
         "translator",
     )
@@ -46,6 +49,7 @@ class IngestPipeline:
         metrics: Metrics,
         clock: Callable[[], float],
         refuse_invalid: bool = False,
+        runs_of: Callable[[str], RunBook | None] = lambda _topic: None,
     ) -> None:
         self.translator = translator
         self.producer = producer
@@ -53,6 +57,7 @@ class IngestPipeline:
         self.gate = gate
         self.metrics = metrics
         self.clock = clock
+        self.runs_of = runs_of
         self._refuse_invalid = refuse_invalid
         self._log_refused = SparseLog(_log, "publishes were not stored")
 

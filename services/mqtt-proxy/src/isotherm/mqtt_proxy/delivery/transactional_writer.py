@@ -114,6 +114,8 @@ class TransactionalWriter:
         self._producer: Producer
         self._refused: KafkaError | None = None
         self._witness: tuple[str, int, int] | None = None
+        self.stored: list[Message] = []
+        """The records of the last `write`, as their delivery reports tell them; they count when it has committed."""
         self._begun_s = time.monotonic()
         self._given_up = threading.Event()
 
@@ -147,7 +149,7 @@ class TransactionalWriter:
         answered, the outcome is whether a reader finds the witness. Kafka must not delete or compact it meanwhile.
         Raises FatalTransactionError.
         """
-        self._refused, self._witness = None, None
+        self._refused, self._witness, self.stored = None, None, []
         self._begun_s = time.monotonic()
         try:
             try:
@@ -192,7 +194,9 @@ class TransactionalWriter:
             else:
                 return
 
-    def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.stored.append(message)
         # The first error is the cause, unless Kafka refused a record for its own sake and purged the rest for it.
         if error is not None and (self._refused is None or error.code() in RECORDS_AT_FAULT):
             self._refused = error

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from confluent_kafka import Message
+
 from isotherm.mqtt_proxy.delivery.transaction_batcher import TransactionBatch, TransactionBatcher
 from isotherm.mqtt_proxy.delivery.transaction_linger import TransactionLinger
 from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter, WriteResult
@@ -21,7 +23,8 @@ class Transactions:
     The first write of a batch waits at least `linger_s` seconds for others (`TransactionLinger`). While a batch is
     undecided, the writes that arrive form the next one. The last record of every batch belongs to the sessions topic,
     because the writer may have to look for it: a session's state, made by `session_record`, or `witness` where no
-    stored session changes. When the writer fails, `on_fatal` is called once and no further batch is decided.
+    stored session changes. `on_stored` is called with each record of a commit, before its outcome is applied. When the
+    writer fails, `on_fatal` is called once and no further batch is decided.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class Transactions:
         linger_s: float,
         metrics: Metrics,
         on_fatal: Callable[[BaseException], None],
+        on_stored: Callable[[Message], None] | None = None,
     ) -> None:
         self._batcher = TransactionBatcher(max_records)
         self._writer = writer
@@ -43,7 +47,7 @@ class Transactions:
         self._witness = witness
         self._linger = TransactionLinger(linger_s)
         self._metrics = metrics
-        self._on_fatal = on_fatal
+        self._on_fatal, self._on_stored = on_fatal, on_stored
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -126,6 +130,10 @@ class Transactions:
         if result is WriteResult.ABORTED_RECORD_AT_FAULT:
             self._batcher.retry_refused(batch, self._writer.fault)
         else:
+            stored, self._writer.stored = self._writer.stored, []
+            if result is WriteResult.COMMITTED and self._on_stored is not None:
+                for message in stored:
+                    self._on_stored(message)
             now_s = self._loop.time()
             for write in batch.writes:
                 if write.session is not None:

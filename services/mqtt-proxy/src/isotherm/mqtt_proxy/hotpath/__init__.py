@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from isotherm.connector.attestation.attester import RunBook
+from isotherm.connector.attestation.runs import Runs
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.sessions.dormant import Skim
 from isotherm.mqtt_proxy.sessions.records import EncodeSession
@@ -51,6 +53,18 @@ def producer_plugin() -> dict[str, str]:
         return {}
     path = plugin_path()
     return {} if path is None else {"plugin_library_paths": path}
+
+
+def attested_runs(most: int) -> RunBook:
+    """Return what collects the runs of a topic, at most so many of each partition."""
+    if os.environ.get("ISOTHERM_PURE_PYTHON"):
+        return Runs(most)
+    try:
+        from isotherm.mqtt_proxy.hotpath.compiled import AttestedRuns
+    except ImportError:
+        # `compiled_ingest` warns of it.
+        return Runs(most)
+    return AttestedRuns(most)
 
 
 def session_skim(schema_id: int) -> Skim:

@@ -1,5 +1,6 @@
 from collections.abc import Callable, Mapping, Sequence
 
+from isotherm.connector.attestation.runs import Run
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.qos1 import Qos1Receiver
@@ -18,6 +19,13 @@ class CompiledSkim:
 class SessionEncoder:
     def __init__(self, schema_id: int, otherwise: EncodeSession) -> None: ...
     def __call__(self, client_id: str, state: StoredState, owner: int, now_ms: int) -> bytes: ...
+
+class AttestedRuns:
+    dropped: int
+    def __init__(self, most: int) -> None: ...
+    def __bool__(self) -> bool: ...
+    def add(self, partition: int, offset: int, key: bytes, value: bytes) -> None: ...
+    def take(self) -> dict[int, list[Run]]: ...
 
 FUNCTIONS: tuple[str, ...]
 

@@ -10,6 +10,8 @@ from cpython.unicode cimport PyUnicode_DecodeASCII
 cimport cython
 
 include "plain_readings.pxi"
+include "checksums.pxi"
+include "attested_runs.pxi"
 include "topic_plans.pxi"
 include "delivery_reports.pxi"
 include "qos2_packets.pxi"
@@ -54,8 +56,7 @@ cdef class PlainPublishes:
     cdef list _patterns
     cdef bytes _name
     cdef TopicPlan _plan
-    cdef Py_ssize_t _receive_maximum
-    cdef Py_ssize_t _plan_bytes         # of `_plans`
+    cdef Py_ssize_t _receive_maximum, _plan_bytes    # the latter of `_plans`
     cdef bint is_acknowledging
     cdef readonly bint has_taken_all    # whether the last `take` left no byte
 
@@ -81,8 +82,7 @@ cdef class PlainPublishes:
         self._receive_maximum = receive_maximum
         self._may_publish = may_publish
         self._plan_topic, self._headers_of = plan_topic, headers_of
-        self._plans, self._patterns = {}, []
-        self._qos2 = qos2
+        self._plans, self._patterns, self._qos2 = {}, [], qos2
 
     @property
     def plans(self):

@@ -45,6 +45,9 @@ cdef class PlainPublish:
     def __call__(self, error, message):
         """Take the delivery report of one record."""
         if error is None:
+            on_stored = self.owner._producer.on_stored
+            if message is not None and on_stored is not None:
+                on_stored(message)
             self.decide(None)
         else:
             # The producer may try the record once more.
@@ -71,6 +74,7 @@ cdef class DeliveryReports:
     """
 
     cdef object _gate, _metrics, _producer, _clock
+    cdef object _runs_of
     cdef dict _stored
     cdef list _acknowledging
     cdef Qos2Packets _qos2            # shared, because one read is handled at a time
@@ -87,6 +91,7 @@ cdef class DeliveryReports:
         self._most_plan_bytes = most_plan_bytes
         self._gate, self._metrics = pipeline.gate, pipeline.metrics
         self._producer, self._clock = pipeline.producer, pipeline.clock
+        self._runs_of = pipeline.runs_of
         self._stored, self._acknowledging = {}, []
         self._qos2 = Qos2Packets()
         self._encoded = Records()
@@ -113,7 +118,7 @@ cdef class DeliveryReports:
     cdef StoredReadings stored(self, str topic):
         cdef StoredReadings found = self._stored.get(topic)
         if found is None:
-            found = self._stored[topic] = StoredReadings(topic)
+            found = self._stored[topic] = StoredReadings(topic, self._runs_of(topic))
         return found
 
     cdef int add(self, PlainPublish publish) except -1:

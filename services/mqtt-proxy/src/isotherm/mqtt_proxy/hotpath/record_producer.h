@@ -58,6 +58,7 @@ typedef struct record {
     void *publish;
     int32_t error;
     int32_t partition;
+    int64_t offset;      /* negative where Kafka does not tell it */
     Py_ssize_t size;     /* of the value */
     Py_ssize_t key_at;   /* in the value */
     Py_ssize_t key_size;
@@ -99,6 +100,7 @@ static int on_acknowledgement(void *rk, kafka_message *message, void *opaque) {
         return 0;
     reported->error = message->err;
     reported->partition = message->partition;
+    reported->offset = message->offset;
     reported->next = __atomic_load_n(&to->newest, __ATOMIC_RELAXED);
     while (!__atomic_compare_exchange_n(&to->newest, &reported->next, reported, 1, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
         ;

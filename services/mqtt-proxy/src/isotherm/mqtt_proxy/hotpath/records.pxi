@@ -2,7 +2,7 @@
 
 from cpython.set cimport PySet_Add, PySet_Discard
 from cpython.unicode cimport PyUnicode_AsUTF8, PyUnicode_AsUTF8AndSize
-from libc.stdint cimport int32_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
 
 from confluent_kafka import KafkaError, KafkaException
@@ -14,6 +14,7 @@ cdef extern from "record_producer.h":
         record *next
         void *publish
         int32_t error, partition
+        int64_t offset
         Py_ssize_t size, key_at, key_size
     ctypedef struct reports:
         pass
@@ -223,11 +224,17 @@ cdef class DirectProducer:
     cdef int _report(self, record *one) except -1:
         cdef PlainPublish publish = <PlainPublish>one.publish
         cdef TopicPlan plan = publish.plan
+        cdef const unsigned char *text
         error = message = None
         if one.error:
             error = KafkaError(one.error)
             value = PyBytes_FromStringAndSize(value_of(one), one.size)
             message = RefusedRecord(plan.target, key_of(one), value, one.partition)
+        elif plan.stored.runs is not None and one.offset >= 0:
+            text = <const unsigned char *>value_of(one)
+            plan.stored.runs.add_record(
+                one.partition, one.offset, text + one.key_at, one.key_size, text, one.size
+            )
         publish.unreported -= 1
         if not publish.unreported:
             PySet_Discard(self._publishes, publish)

@@ -18,9 +18,10 @@ cdef class StoredReadings:
 
     cdef str topic
     cdef Py_ssize_t qos0, qos1
+    cdef AttestedRuns runs             # None where nothing is attested
 
-    def __init__(self, str topic):
-        self.topic = topic
+    def __init__(self, str topic, AttestedRuns runs):
+        self.topic, self.runs = topic, runs
 
 
 cdef class TopicPlan:

@@ -1,0 +1,108 @@
+"""What is attested: runs without gaps, bounded, and pages that say what a reader needs."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isotherm.connector.attestation.attester import Attester, key_of_page, page_of
+from isotherm.connector.attestation.runs import MOST_RECORDS, Run, Runs, digest_of, key_of, name_of
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.settings import RegistrySettings
+
+Record = tuple[int, int, bytes, bytes]
+
+RECORDS = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from([1, 1, 1, 1, 2, 9]), st.binary(max_size=40), st.binary(max_size=9)),
+    max_size=300,
+)
+
+
+def placed(steps: list[tuple[int, int, bytes, bytes]]) -> list[Record]:
+    """Give each record the offset that is some steps behind the last one of its partition."""
+    ends: dict[int, int] = {}
+    found = []
+    for partition, step, key, value in steps:
+        ends[partition] = ends.get(partition, 0) + step
+        found.append((partition, ends[partition], key, value))
+    return found
+
+
+@given(RECORDS)
+def test_runs_hold_every_record_once_and_no_other_offset(steps: list[tuple[int, int, bytes, bytes]]) -> None:
+    runs, records = Runs(1_000), placed(steps)
+    for record in records:
+        runs.add(*record)
+    assert bool(runs) == bool(records)
+    taken = runs.take()
+    offsets = [
+        (partition, run.first_offset + at)
+        for partition in taken
+        for run in taken[partition]
+        for at in range(run.records)
+    ]
+    assert sorted(offsets) == sorted((partition, offset) for partition, offset, _, _ in records)
+    assert all(1 <= run.records <= MOST_RECORDS for of in taken.values() for run in of)
+    for partition, of in groupby(sorted(records, key=lambda one: one[0]), key=lambda one: one[0]):
+        digests = b"".join(run.digests for run in taken[partition])
+        assert digests == b"".join(digest_of(key, value).to_bytes(2, "little") for _, _, key, value in of)
+    assert not runs
+    assert runs.take() == {}
+
+
+def test_whoever_has_all_records_of_a_run_but_one_knows_its_key() -> None:
+    keys = [f"device-{number}".encode() for number in range(20)]
+    runs = Runs(1)
+    for offset, key in enumerate(keys):
+        runs.add(3, offset, key, b"value")
+    ((run,),) = runs.take().values()
+    name = run.name
+    for key in keys[:7] + keys[8:]:
+        name ^= name_of(key)
+    assert key_of(name) == keys[7]
+
+
+def test_more_runs_than_are_kept_are_counted() -> None:
+    runs = Runs(2)
+    for offset in (0, 2, 4, 5, 8):
+        runs.add(0, offset, b"k", b"v")
+    assert [run.first_offset for run in runs.take()[0]] == [0, 2]
+    assert runs.dropped == 3
+
+
+def test_a_page_says_who_where_when_and_what() -> None:
+    page = page_of("mqtt-proxy", "host:7", "thermostat.data", 2, (1_000, 6_000), [Run(5, b"\1\2", name_of(b"d"))])
+    assert page == {
+        "service": "mqtt-proxy",
+        "instance": "host:7",
+        "topic": "thermostat.data",
+        "partition": 2,
+        "since": 1_000,
+        "until": 6_000,
+        "runs": [{"first_offset": 5, "digests": (0x0201,), "name": b"d"}],
+    }
+    assert key_of_page(page) == b"thermostat.data/2"
+
+
+def attester(interval_ms: int) -> Attester:
+    return Attester(
+        SchemaRegistry(RegistrySettings()),
+        "mqtt-proxy",
+        "host:7",
+        interval_ms=interval_ms,
+        is_attested=lambda topic: topic.startswith("thermostat"),
+    )
+
+
+def test_only_topics_with_what_devices_have_sent_are_attested() -> None:
+    given = attester(5_000)
+    assert given.runs_of("thermostat.data") is given.runs_of("thermostat.data") is not None
+    assert given.runs_of("isotherm.attestations") is None
+    assert given.runs_of("dead-letters") is None
+
+
+def test_an_interval_of_zero_turns_it_off() -> None:
+    assert not attester(0).is_on
+    assert attester(0).runs_of("thermostat.data") is None

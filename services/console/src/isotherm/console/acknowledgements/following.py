@@ -1,0 +1,39 @@
+"""Lets the follower of reconciliation bring records and pages to the check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from confluent_kafka import Message
+
+from isotherm.connector.attestation.attester import SCHEMA, TOPIC
+from isotherm.console.acknowledgements.check import AcknowledgementCheck
+from isotherm.console.reconciliation.decoding import value_of
+from isotherm.console.reconciliation.follower import FollowedTopic
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+
+
+def followed(
+    topics: Mapping[str, FollowedTopic], readings: Sequence[str], check: AcknowledgementCheck, schemas: SchemaRegistry
+) -> dict[str, FollowedTopic]:
+    """Return `topics` so that `check` has the records of `readings` first, and the topic of attestations."""
+    decode = Decoder(schemas, SCHEMA)
+
+    def use_page(message: Message) -> None:
+        check.page(decode(value_of(message)).record)
+
+    return {
+        **topics,
+        **{name: topics[name]._replace(use=partial(_record_first, check, topics[name].use)) for name in readings},
+        TOPIC: FollowedTopic(use_page, is_optional=True),
+    }
+
+
+def _record_first(check: AcknowledgementCheck, use: Callable[[Message], None], message: Message) -> None:
+    value = message.value()
+    if isinstance(value, bytes):
+        check.record(
+            message.topic() or "", message.partition() or 0, message.offset() or 0, message.key() or b"", value
+        )
+    use(message)
