@@ -107,7 +107,43 @@ def test_service_that_hangs_is_ended_at_its_deadline_and_says_so() -> None:
     assert (code, said) == (Exit.DEADLINE, "ended others\n")
     assert "not drained within the deadline" in error
     assert "most recent call first" in error, "the stacks of all threads"
-    assert "SIGTERM" in error
+
+
+@pytest.mark.parametrize(
+    "hangs",
+    ["threading.Event().wait()", "threading.Thread(target=threading.Event().wait).start()"],
+    ids=["in main", "in another thread, after main"],
+)
+def test_a_stop_that_is_no_signal_has_a_deadline_too(hangs: str) -> None:
+    """As that of a task whose worker was killed: nobody else would ever end it."""
+    program = f"""
+        import threading
+        from isotherm.servicekit.lifecycle import run
+        def main(stop):
+            print("ready", flush=True)
+            stop.set()
+            {hangs}
+            return 0
+        raise SystemExit(run(main, shutdown_timeout_ms=200))
+    """
+    with process(program) as started:
+        assert end(started)[0] == Exit.DEADLINE
+
+
+def test_a_process_that_goes_on_after_its_service_is_not_ended() -> None:
+    program = """
+        import threading
+        from isotherm.servicekit.lifecycle import run
+        def main(stop):
+            print("ready", flush=True)
+            stop.set()
+            return 0
+        run(main, shutdown_timeout_ms=1)
+        threading.Event().wait(0.5)
+        print("went on")
+    """
+    with process(program) as started:
+        assert end(started) == (0, "went on\n", "")
 
 
 def test_second_signal_ends_at_once() -> None:

@@ -93,25 +93,39 @@ def collect_rarely(new_objects: int = 100_000) -> None:
 def run(main: Callable[[Stop], int], *, shutdown_timeout_ms: int, end_others: Callable[[], None] | None = None) -> int:
     """Run `main` in the main thread until it returns; SIGTERM and SIGINT set its `Stop`.
 
-    When `main` has not returned `shutdown_timeout_ms` after the first signal, or on a second signal, the process ends
-    at once with Exit.DEADLINE: every service recovers from an unclean end, but nothing recovers a hanging process.
-    `end_others` is called before it does so at the deadline: it ends the processes that would hang on.
+    When the process has not ended `shutdown_timeout_ms` after the stop, whoever has requested it, or on a second signal,
+    it ends at once with Exit.DEADLINE: every service recovers from an unclean end, but nothing recovers a hanging
+    process. `end_others` is called before it does so at the deadline: it ends the processes that would hang on.
     """
     stop = Stop()
+    deadlines: list[threading.Timer] = []
+    is_over = False
 
-    def on_signal(number: int, _frame: object) -> None:
+    def end_overdue() -> None:
+        # A main thread that lives on after `main` does something else; one that does not waits for other threads.
+        if not (is_over and threading.main_thread().is_alive()):
+            _end_overdue(end_others)
+
+    def begin_deadline() -> None:
+        if not deadlines:
+            overdue = threading.Timer(shutdown_timeout_ms / 1000, end_overdue)
+            deadlines.append(overdue)
+            overdue.daemon = True
+            overdue.start()
+
+    def on_signal(_number: int, _frame: object) -> None:
         if stop.is_set():
             os._exit(Exit.DEADLINE)
         # No logging here: the signal may have interrupted the owner of the logging lock.
         stop.set()
-        overdue = threading.Timer(shutdown_timeout_ms / 1000, _end_overdue, [signal.Signals(number).name, end_others])
-        overdue.daemon = True
-        overdue.start()
+
+    stop.on_set(begin_deadline)
 
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         return main(stop)
     finally:
+        is_over = True
         for number, handler in previous.items():
             signal.signal(number, handler)
 
@@ -135,8 +149,8 @@ def run_async(
     return run(threaded, shutdown_timeout_ms=shutdown_timeout_ms)
 
 
-def _end_overdue(signal_name: str, end_others: Callable[[], None] | None) -> None:
-    _log.error("not drained within the deadline, ending now", signal=signal_name)
+def _end_overdue(end_others: Callable[[], None] | None) -> None:
+    _log.error("not drained within the deadline, ending now")
     # Nothing else tells afterwards what the service was waiting for.
     faulthandler.dump_traceback(all_threads=True)
     try:
