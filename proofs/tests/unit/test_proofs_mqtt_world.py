@@ -42,7 +42,7 @@ def test_quick_runs_are_clean_and_full_of_faults() -> None:
     outcomes = [run(seed) for seed in QUICK_SEEDS]
     assert [outcome.findings for outcome in outcomes if outcome.findings] == []
     total = sum((outcome.counts for outcome in outcomes), Counter[str]())
-    assert {"kills", "takeovers", "repeats", "refused", "resent", "acknowledged"} <= total.keys()
+    assert {"kills", "takeovers", "repeats", "refused", "resent", "acknowledged", "attested"} <= total.keys()
 
 
 @pytest.mark.parametrize("seed", [3, 8])
@@ -139,6 +139,18 @@ def _believe_late_answers() -> Any:
     return patch.object(transactional_writer, "_RETRIED_AFTER_S", float("inf"))
 
 
+def _attest_whatever_becomes_of_a_transaction() -> Any:
+    apply = Transactions._apply_result
+
+    def attest_and_apply(self: Transactions, batch: TransactionBatch, result: WriteResult) -> None:
+        if result is not WriteResult.COMMITTED and self._on_stored is not None:
+            for message in self._writer.stored:
+                self._on_stored(message)
+        apply(self, batch, result)
+
+    return patch.object(Transactions, "_apply_result", attest_and_apply)
+
+
 LOSS = Fault("all_brokers_loss", 3_000, 110_000, 0, 0.55)
 KILLS = tuple(Fault("kill", at_ms, 1, at_ms // 1_000) for at_ms in range(5_000, 120_000, 9_000))
 HURRY = tuple(Fault("hurry", at_ms, 1, at_ms // 700) for at_ms in range(4_000, 120_000, 700))
@@ -155,6 +167,7 @@ SEEDED_FAULTS: Sequence[tuple[Callable[[], Any], int, str, tuple[Fault, ...]]] =
     (_guess_unanswered_commits, 23, "times", (LOSS,)),
     (_overtake_what_an_ended_connection_was_not_told, 76, "only before an earlier one", (*OUTAGES, *HURRY)),
     (_believe_late_answers, 8, "times", (LOSS,)),
+    (_attest_whatever_becomes_of_a_transaction, 0, "attested and not stored", (LOSS,)),
 )
 """Each with the first seed that convicted it (one run is enough until the server's schedule changes), with a part
 of what the judge says, and with faults of the surroundings that the server must live with."""

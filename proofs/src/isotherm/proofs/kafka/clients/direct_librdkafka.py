@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _TOPIC, _VALUE, _KEY, _HEADERS = 1, 4, 5, 10
 """Of rd_kafka_vtype_t."""
+_NO_OFFSET = -1001
+"""RD_KAFKA_OFFSET_INVALID; confluent-kafka's message has None then."""
 
 
 class ProducesRecords(Protocol):
@@ -150,10 +152,11 @@ class _Library:
         headers = self._headers[given[_HEADERS].pointer] if _HEADERS in given else []
 
         def report(error: KafkaError | None, message: Any) -> None:
-            partition = 0 if message is None else message.partition()
-            reported = _Message(
-                0 if error is None else error.code(), None, partition, payload, size, key.data, key.size, 0, None
-            )
+            partition, offset = 0, None
+            if message is not None:
+                partition, offset = message.partition(), message.offset()
+            code, place = 0 if error is None else error.code(), _NO_OFFSET if offset is None else offset
+            reported = _Message(code, None, partition, payload, size, key.data, key.size, place, None)
             call, opaque = self._interceptors[handle]
             call(handle, ctypes.addressof(reported), opaque)
 

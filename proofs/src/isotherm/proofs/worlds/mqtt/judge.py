@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 import fastavro
 
@@ -26,6 +27,38 @@ def stored_numbers(cluster: Cluster, topic: str, schema: Mapping[str, Any]) -> d
             reading: Any = fastavro.schemaless_reader(io.BytesIO((record.payload.value or b"")[_HEADER_BYTES:]), parsed)
             stored[reading["device_id"], int(reading["metric"][-1])].append(int(reading["value"]))
     return stored
+
+
+def attested(cluster: Cluster, topic: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:
+    """Yield topic, partition, offset and digest of each record that a process attests in `topic`."""
+    parsed = fastavro.parse_schema(dict(schema), named_schemas={})
+    for number in range(cluster.partition_counts()[topic]):
+        log = cluster.log_of((topic, number))
+        for record in log.read(log.start, log.end, committed=True)[0]:
+            page: Any = fastavro.schemaless_reader(io.BytesIO((record.payload.value or b"")[_HEADER_BYTES:]), parsed)
+            for run in page["runs"]:
+                for at, digest in enumerate(run["digests"]):
+                    yield page["topic"], page["partition"], run["first_offset"] + at, digest
+
+
+def judge_attested(cluster: Cluster, records: Iterable[tuple[str, int, int, int]]) -> list[str]:
+    """Return which records are attested, and not in their topic as they were acknowledged, or more than once."""
+    findings, seen = [], set()
+    committed: dict[tuple[str, int], dict[int, int]] = {}
+    for topic, partition, offset, digest in records:
+        where = topic, partition
+        if where not in committed:
+            log = cluster.log_of(where)
+            committed[where] = {
+                one.offset: crc32((one.payload.key or b"") + (one.payload.value or b"")) & 0xFFFF
+                for one in log.read(log.start, log.end, committed=True)[0]
+            }
+        if committed[where].get(offset) != digest:
+            findings.append(f"{topic}/{partition}/{offset} is attested and not stored")
+        if (topic, partition, offset) in seen:
+            findings.append(f"{topic}/{partition}/{offset} is attested twice")
+        seen.add((topic, partition, offset))
+    return findings
 
 
 def judge(devices: Sequence[Device], stored: Mapping[tuple[str, int], Sequence[int]]) -> list[str]:

@@ -45,6 +45,8 @@ class Environment:
     """The ends of links by the descriptor that a process is given."""
     started: int = 0
     kills: int = 0
+    attested: int = 0
+    """Records that processes have attested."""
     problems: list[str] = field(default_factory=list)
     """Exceptions that nobody handled, and ends of processes that are no recovery."""
 

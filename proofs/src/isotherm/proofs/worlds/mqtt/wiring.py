@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+from isotherm.connector.attestation import attester
 from isotherm.mqtt_proxy import pod_service, service, session_source
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.proofs.kafka.clients.admin import AdminClient
@@ -21,7 +22,8 @@ from isotherm.proofs.worlds.mqtt.programs import Environment, ProxyProcess
 from isotherm.proofs.worlds.mqtt.server import Host
 from isotherm.proofs.worlds.registry import Registry
 
-_REGISTRY = Registry({1: service.READING, 2: session_source.SESSION, 3: session_source.STATUS, 4: pod_service.CLAIMS})
+_SCHEMAS = service.READING, session_source.SESSION, session_source.STATUS, pod_service.CLAIMS, attester.SCHEMA
+_REGISTRY = Registry(dict(enumerate(_SCHEMAS, 1)))
 
 
 def _kafka_clients(environment: Environment) -> dict[str, Any]:
@@ -97,6 +99,7 @@ def wired(environment: Environment) -> Iterator[None]:
         ),
         "isotherm.mqtt_proxy.service:SchemaRegistry": lambda _settings: _REGISTRY,
         "isotherm.mqtt_proxy.service:ThreadPoolExecutor": substitutes.thread_pool(environment),
+        "isotherm.mqtt_proxy.service:this_process": lambda: environment.current().name,
         "isotherm.mqtt_proxy.session_source:NameConflicts": substitutes.NoConflicts,
         "isotherm.mqtt_proxy.service:build_target_state": substitutes.AlwaysRunning,
         "isotherm.mqtt_proxy.service:ensure_dead_letter_topic": lambda *_: None,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 
+from isotherm.connector.attestation import attester
 from isotherm.mqtt_proxy import service
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.proofs.kafka.cluster import Cluster
@@ -17,7 +18,7 @@ from isotherm.proofs.kernel.network import Network, Weather
 from isotherm.proofs.kernel.simulation import Simulation
 from isotherm.proofs.worlds.mqtt.device import Device, Habits
 from isotherm.proofs.worlds.mqtt.faults import KINDS, Faults, ServerFaults
-from isotherm.proofs.worlds.mqtt.judge import judge, stored_numbers
+from isotherm.proofs.worlds.mqtt.judge import attested, judge, judge_attested, stored_numbers
 from isotherm.proofs.worlds.mqtt.programs import Environment
 from isotherm.proofs.worlds.mqtt.server import READINGS, SESSIONS, ServerHost, proxy_settings
 from isotherm.proofs.worlds.mqtt.wiring import wired
@@ -65,6 +66,7 @@ class MqttWorld:
         cluster = Cluster(simulation)
         cluster.create_topic(READINGS, 2)
         cluster.create_topic(SESSIONS, 2, is_compacted=True)
+        cluster.create_topic(attester.TOPIC)
         limits = {"outstanding_records": 12} if chance.random() < 0.3 else {}
         environment = Environment(
             simulation, Network(simulation), KafkaNetwork(simulation), cluster, self._settings(**limits)
@@ -119,7 +121,9 @@ class MqttWorld:
         )
         for device in devices:
             device.note_unheard_refusals()
-        findings = judge(devices, stored_numbers(cluster, READINGS, service.READING))
+        records = list(attested(cluster, attester.TOPIC, attester.SCHEMA))
+        environment.attested = len(records)
+        findings = judge(devices, stored_numbers(cluster, READINGS, service.READING)) + judge_attested(cluster, records)
         if not _is_decided(cluster):
             findings.append("a transaction is left open")
         return findings
@@ -171,6 +175,7 @@ def _counts(environment: Environment, devices: list[Device]) -> Counter[str]:
     messages = [message for device in devices for message in device.messages]
     return Counter(
         kills=environment.kills,
+        attested=environment.attested,
         processes=environment.started,
         connections=sum(device.connections for device in devices),
         hops=sum(_hops(environment, device) for device in devices),
