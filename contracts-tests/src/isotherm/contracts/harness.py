@@ -73,6 +73,20 @@ class OfflineRegistry(SchemaRegistry):
             raise SchemaNotRegisteredError(str(error)) from error
 
 
+class Delivered:
+    """What a delivery report tells of a record that no broker has: it has no offset."""
+
+    def __init__(self, value: bytes | None) -> None:
+        self._value = value
+
+    def value(self) -> bytes | None:
+        """Return the record's value."""
+        return self._value
+
+    def offset(self) -> None:
+        """Return the record's offset, which is not known."""
+
+
 class RecordingProducer:
     """A fake Kafka producer: keeps every record, and reports its delivery at the next poll."""
 
@@ -98,7 +112,7 @@ class RecordingProducer:
         """Take one record, as `confluent_kafka.Producer.produce` does."""
         self.messages.append(message(topic, key, value, headers)._replace(partitioner=self._partitioner))
         if on_delivery is not None:
-            self._reports.append(lambda: on_delivery(None, self.messages[-1]))
+            self._reports.append(lambda: on_delivery(None, Delivered(value)))
 
     def poll(self, _timeout_s: float = 0) -> int:
         """Call the outstanding delivery reports; their number."""
