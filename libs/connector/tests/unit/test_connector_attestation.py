@@ -81,7 +81,7 @@ def test_a_page_says_who_where_when_and_what() -> None:
         "partition": 2,
         "since": 1_000,
         "until": 6_000,
-        "runs": [{"first_offset": 5, "digests": (0x0201,), "name": b"d"}],
+        "runs": [{"first_offset": 5, "digests": (0x0201,), "name": "64"}],
     }
     assert key_of_page(page) == b"thermostat.data/2"
 

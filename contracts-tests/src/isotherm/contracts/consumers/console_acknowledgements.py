@@ -57,7 +57,7 @@ def _acknowledged(service: str) -> Need:
                 {
                     "first_offset": run.first_offset,
                     "digests": list(unpacked(run.digests)),
-                    "name": key_of(run.name).decode(),
+                    "name": key_of(run.name).hex(),
                 }
                 for run in runs.take()[0]
             ],

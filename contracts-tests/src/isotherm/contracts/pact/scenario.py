@@ -59,4 +59,4 @@ SERVICE_PAUSED = "a service that the console paused"
 
 ATTESTED = "records that were acknowledged to devices"
 ACKNOWLEDGED_RECORDS = ((388, b"dev-0001", b"one"), (390, b"dev|0002", b"two"))
-"""Offset, key and value; each is a run of its own, so that names are texts."""
+"""Offset, key and value; each is a run of its own."""

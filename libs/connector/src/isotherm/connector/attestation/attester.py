@@ -168,7 +168,7 @@ def page_of(
             {
                 "first_offset": run.first_offset,
                 "digests": unpacked(run.digests),
-                "name": key_of(run.name),
+                "name": key_of(run.name).hex(),
             }
             for run in runs
         ],

@@ -62,7 +62,7 @@ class AcknowledgementCheck:
         where = page["topic"], page["partition"]
         span_ms = epoch_ms(page["since"]), epoch_ms(page["until"])
         for one in page["runs"]:
-            run = Run(one["first_offset"], packed(one["digests"]), name_of(one["name"]))
+            run = Run(one["first_offset"], packed(one["digests"]), name_of(bytes.fromhex(one["name"])))
             if self._waiting_runs >= _MOST_WAITING:
                 self._count("left out", run.records)
             else:
