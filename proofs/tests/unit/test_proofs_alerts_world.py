@@ -135,8 +135,8 @@ def store_no_state_without_alert(patch: Patch) -> None:
     take = Checkpoints._take
 
     async def take_unpublished(self: Checkpoints, refs: Any, *more: Any) -> AsyncIterator[Any]:
-        if refs is self._unpublished:
-            async for one in take(self, refs, *more):
+        async for one in take(self, refs, *more):
+            if refs is self._unpublished:
                 yield one
 
     patch.setattr(Checkpoints, "_take", take_unpublished)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Mapping
 from itertools import groupby
+from typing import Any, cast
 
+import pytest
+from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.connector.attestation.attester import Attester, key_of_page, page_of
 from isotherm.connector.attestation.runs import MOST_RECORDS, Run, Runs, digest_of, key_of, name_of
-from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit import avro
+from isotherm.servicekit.avro import RegistryUnavailableError, SchemaRegistry
+from isotherm.servicekit.producer.delivery import QueueFullError
 from isotherm.servicekit.settings import RegistrySettings
 
 Record = tuple[int, int, bytes, bytes]
@@ -97,12 +104,123 @@ def attester(interval_ms: int) -> Attester:
 
 
 def test_only_topics_with_what_devices_have_sent_are_attested() -> None:
-    given = attester(5_000)
-    assert given.runs_of("thermostat.data") is given.runs_of("thermostat.data") is not None
-    assert given.runs_of("isotherm.attestations") is None
-    assert given.runs_of("dead-letters") is None
+    made = attester(5_000)
+    assert made.runs_of("thermostat.data") is made.runs_of("thermostat.data") is not None
+    assert made.runs_of("isotherm.attestations") is None
+    assert made.runs_of("dead-letters") is None
 
 
 def test_an_interval_of_zero_turns_it_off() -> None:
     assert not attester(0).is_on
     assert attester(0).runs_of("thermostat.data") is None
+
+
+class Registry:
+    """Tells the schema, after it was away for some questions."""
+
+    def __init__(self, away: int = 0) -> None:
+        self.away = away
+
+    def encoder(self, _topic: str, schema: Any) -> Callable[[Mapping[str, Any]], bytes]:
+        if self.away:
+            self.away -= 1
+            raise RegistryUnavailableError("away")
+        return avro.encoder(schema, 1)
+
+
+class Producer:
+    """Stores each record, or refuses it with an error."""
+
+    def __init__(self, error: Any = None, refusal: Exception | None = None, pages: int = 1) -> None:
+        self.error, self.refusal, self.pages = error, refusal, pages
+        self.values: list[bytes] = []
+        self.has_all = asyncio.Event()
+
+    def produce(self, topic: str, *, key: bytes, value: bytes, on_delivery: Callable[[Any], None]) -> None:
+        assert topic == "isotherm.attestations"
+        self.pages -= 1
+        if not self.pages:
+            self.has_all.set()
+        if self.refusal is not None:
+            raise self.refusal
+        self.values.append(value)
+        on_delivery(self.error)
+
+
+def filled(registry: Registry, records: int) -> Attester:
+    made = Attester(
+        cast(Any, registry), "mqtt-proxy", "host:7", interval_ms=1, is_attested=lambda topic: topic == "thermostat.data"
+    )
+    runs = made.runs_of("thermostat.data")
+    assert runs is not None
+    for number in range(records):
+        runs.add(0, 2 * number, b"a device with quite a long name", b"v")
+    return made
+
+
+async def publish_all(made: Attester, producer: Producer) -> None:
+    running = asyncio.create_task(made.run(cast(Any, producer)))
+    await producer.has_all.wait()
+    running.cancel()
+
+
+async def test_pages_are_published_as_soon_as_the_registry_tells_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isotherm.connector.attestation.attester._RETRY_S", 0.0)
+    made, producer = filled(Registry(away=3), 10), Producer()
+    await publish_all(made, producer)
+    assert len(producer.values) == 1
+    assert made.dropped == 0
+
+
+async def test_no_page_is_larger_than_kafka_takes() -> None:
+    made, producer = filled(Registry(), 5_000), Producer(pages=4)
+    await publish_all(made, producer)
+    assert len(producer.values) == 4
+    assert max(map(len, producer.values)) < 600_000
+    assert made.dropped == 0
+
+
+@pytest.mark.parametrize(
+    "producer",
+    [
+        Producer(error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)),
+        Producer(refusal=QueueFullError()),
+        Producer(refusal=KafkaException(KafkaError(KafkaError._FATAL))),
+    ],
+    ids=["not permitted", "no room", "broken"],
+)
+async def test_what_kafka_does_not_store_is_counted(producer: Producer) -> None:
+    made = filled(Registry(), 10)
+    await publish_all(made, producer)
+    assert made.dropped == 10
+
+
+class Stored:
+    """A delivery report."""
+
+    def __init__(self, offset: int | None, topic: str = "thermostat.data", key: bytes | None = b"k") -> None:
+        self._offset, self._topic, self._key = offset, topic, key
+
+    def offset(self) -> int | None:
+        return self._offset
+
+    def topic(self) -> str:
+        return self._topic
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes:
+        return b"v"
+
+    def partition(self) -> int:
+        return 2
+
+
+def test_a_report_is_attested_if_it_tells_the_offset_of_a_record_of_devices() -> None:
+    made = filled(Registry(), 0)
+    for report in (Stored(7), Stored(None), Stored(8, "dead-letters"), Stored(9, key=None)):
+        made.stored(cast(Any, report))
+    runs = made.runs_of("thermostat.data")
+    assert runs is not None
+    assert [run.first_offset for run in runs.take()[2]] == [7, 9]

@@ -57,6 +57,9 @@ class WriterThatTheTestDecides:
 
     fault = "too large"
 
+    def __init__(self) -> None:
+        self.stored: list[Any] = []
+
     def write(self, records: list[ProducerRecord]) -> WriteResult:
         raise NotImplementedError
 

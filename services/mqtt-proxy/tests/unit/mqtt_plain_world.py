@@ -18,6 +18,7 @@ from mqtt_packets import connect_packet, publish_packet
 
 from isotherm.mqtt_proxy.access.acl import Acl, parse_acl
 from isotherm.mqtt_proxy.access.authentication import AccessControl
+from isotherm.mqtt_proxy.assembly import build_server
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter, WriteResult
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
@@ -26,7 +27,7 @@ from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.translation import Translator
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.server.connection import Connection
-from isotherm.mqtt_proxy.service import READING, build_server
+from isotherm.mqtt_proxy.service import READING
 from isotherm.mqtt_proxy.sessions.store import SessionStore
 from isotherm.mqtt_proxy.settings import LimitSettings, ProxySettings
 from isotherm.proofs.kafka.clients.direct_librdkafka import direct_producer

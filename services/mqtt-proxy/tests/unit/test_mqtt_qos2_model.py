@@ -25,6 +25,7 @@ from mqtt_model import (
 )
 
 from isotherm.mqtt_proxy.access.authentication import AccessControl
+from isotherm.mqtt_proxy.assembly import build_server
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
@@ -32,7 +33,6 @@ from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.translation import Translator
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.server.server import Server
-from isotherm.mqtt_proxy.service import build_server
 from isotherm.mqtt_proxy.sessions.store import SessionStore
 from isotherm.mqtt_proxy.settings import LimitSettings, ProxySettings, SessionSettings
 from isotherm.servicekit.producer.delivery import LoopProducer

@@ -55,7 +55,7 @@ class World:
             gate=self.gate,
             metrics=self.metrics,
             clock=lambda: self.now_s,
-            **({"refuse_invalid": True} if refuse_invalid else {}),
+            refuse_invalid=refuse_invalid,
         )
         context = IngestContext("anna")
         acks = AckQueue(self.protocol, PacketType.PUBACK, acknowledged=self.metrics.acknowledged, on_sent=self._on_sent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -91,8 +92,10 @@ class World:
         self.told: list[str] = []
         self.metrics = Metrics()
         self.fatal: list[BaseException] = []
+        self.attested: list[object] = []
+        self.writer: Any = SimpleNamespace(write=None, fault="too large", stored=[])
         self.transactions = Transactions(
-            cast(TransactionalWriter, type("NeverCalled", (), {"write": None, "fault": "too large"})()),
+            cast(TransactionalWriter, self.writer),
             executor=cast(Any, None),
             session_record=lambda client_id, _state: ProducerRecord("sessions", f"state of {client_id}", None, []),
             witness=WITNESS,
@@ -100,6 +103,7 @@ class World:
             linger_s=LINGER_S,
             metrics=self.metrics,
             on_fatal=self.fatal.append,
+            on_stored=self.attested.append,
         )
         monkeypatch.setattr(self.transactions, "_loop", self.loop)
 
@@ -123,6 +127,22 @@ async def test_first_write_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> 
     assert world.told == []
     await world.loop.commits()
     assert world.told == ["a", "b"]
+
+
+async def test_only_what_was_committed_is_attested_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+
+    def submit(*records: ProducerRecord) -> None:
+        world.transactions.submit(SessionWrite(lambda _outcome: None, records=list(records)))
+        world.loop.passes(LINGER_S)
+
+    for result, stored in ((WriteResult.COMMITTED, "x"), (WriteResult.ABORTED, "y"), (WriteResult.COMMITTED, "z")):
+        submit(ProducerRecord("t", "a", b"", []))
+        world.writer.stored = [stored]
+        await world.loop.ends(result)
+    # A session that ends with its connection has nothing to commit.
+    submit()
+    assert world.attested == ["x", "z"]
 
 
 async def test_what_came_during_a_transaction_waits_only_for_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

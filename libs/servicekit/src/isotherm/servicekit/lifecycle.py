@@ -93,9 +93,9 @@ def collect_rarely(new_objects: int = 100_000) -> None:
 def run(main: Callable[[Stop], int], *, shutdown_timeout_ms: int, end_others: Callable[[], None] | None = None) -> int:
     """Run `main` in the main thread until it returns; SIGTERM and SIGINT set its `Stop`.
 
-    When the process has not ended `shutdown_timeout_ms` after the stop, whoever has requested it, or on a second signal,
-    it ends at once with Exit.DEADLINE: every service recovers from an unclean end, but nothing recovers a hanging
-    process. `end_others` is called before it does so at the deadline: it ends the processes that would hang on.
+    When the process has not ended `shutdown_timeout_ms` after the stop, whoever has requested it, or on a second
+    signal, it ends at once with Exit.DEADLINE: every service recovers from an unclean end, but nothing recovers a
+    hanging process. `end_others` is called before it does so at the deadline: it ends the processes that would hang on.
     """
     stop = Stop()
     deadlines: list[threading.Timer] = []

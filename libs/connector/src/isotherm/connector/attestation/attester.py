@@ -21,8 +21,10 @@ _log = logs.logger(__name__)
 TOPIC = "isotherm.attestations"
 SCHEMA = isotherm.schemas.schema("Attestation", 1)
 
-_MOST_RUNS = 20_000
-"""Of a partition, while Kafka or the registry is away."""
+_MOST_RUNS = 5_000
+"""Of a partition, while the registry is away."""
+_MOST_RUNS_OF_PAGE = 1_500
+"""So a page stays below 600 KB, and Kafka takes a megabyte."""
 _RETRY_S = 10.0
 
 
@@ -106,9 +108,9 @@ class Attester:
     async def run(self, producer: LoopProducer) -> None:
         """Publish pages every `interval_ms`, until cancelled."""
         while self.is_on:
-            await asyncio.sleep(self._interval_s)
-            if self._encode is None and self._has_new() and time.monotonic() >= self._next_try_s:
+            if self._encode is None and time.monotonic() >= self._next_try_s:
                 await asyncio.to_thread(self._open)
+            await asyncio.sleep(self._interval_s)
             self.publish(producer)
 
     def publish(self, producer: LoopProducer) -> None:
@@ -119,8 +121,10 @@ class Attester:
         span_ms = since_ms, self._since_ms
         for topic, runs in self._runs.items():
             for partition, taken in ({} if runs is None else runs.take()).items():
-                page = page_of(self._service, self._instance, topic, partition, span_ms, taken)
-                self._publish_page(producer, page, self._encode)
+                for begin in range(0, len(taken), _MOST_RUNS_OF_PAGE):
+                    runs_of_page = taken[begin : begin + _MOST_RUNS_OF_PAGE]
+                    page = page_of(self._service, self._instance, topic, partition, span_ms, runs_of_page)
+                    self._publish_page(producer, page, self._encode)
 
     def _has_new(self) -> bool:
         return any(self._runs.values())

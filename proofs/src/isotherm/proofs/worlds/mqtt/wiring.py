@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from isotherm.connector.attestation import attester
-from isotherm.mqtt_proxy import pod_service, service, session_source
+from isotherm.mqtt_proxy import assembly, pod_service, service, session_source
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.proofs.kafka.clients.admin import AdminClient
 from isotherm.proofs.kafka.clients.direct_librdkafka import direct_producer
@@ -79,7 +79,7 @@ def wired(environment: Environment) -> Iterator[None]:
         return program
 
     def build_server(*args: Any, **kwargs: Any) -> Server:
-        built = service_build_server(*args, **kwargs)
+        built = assembly.build_server(*args, **kwargs)
         process().server = built
         return built
 
@@ -90,7 +90,6 @@ def wired(environment: Environment) -> Iterator[None]:
     async def create_process(*arguments: str, **_options: object) -> object:
         return host().create_process(arguments)
 
-    service_build_server = service.build_server
     replaced: dict[str, Any] = {
         **_kafka_clients(environment),
         "isotherm.mqtt_proxy.pod_service:SchemaRegistry": lambda _settings: _REGISTRY,
