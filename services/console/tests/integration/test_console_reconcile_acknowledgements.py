@@ -1,0 +1,166 @@
+"""`isotherm-console reconcile` on a real Kafka: records that were acknowledged and are not in the topic are named."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # not in its __all__
+from console_world import WAIT_S, Process, World, until
+from unreconciled import open_findings
+
+import isotherm.schemas
+from isotherm.connector.attestation.attester import SCHEMA, TOPIC, key_of_page, page_of
+from isotherm.connector.attestation.runs import Runs
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
+
+pytest_plugins = ("console_fixtures",)
+pytestmark = pytest.mark.integration
+
+DOOR = "mqtt-proxy"
+DEVICES, RECORDS, PARTITIONS = 40, 6_000, 3
+FATES = ("right", "dropped", "altered", "of nobody", "refused")
+WEIGHTS = (90, 2, 2, 3, 3)
+
+
+class Door:
+    """A service that takes readings in, and acknowledges some that are not in the topic as they were."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.name = world, f"a{uuid.uuid4().hex[:8]}"
+        self.readings = f"{self.name}.readings"
+        others = [NewTopic(f"{self.name}.{topic}", 1, 1) for topic in ("windows", "late", "dead-letters")]
+        topics = [NewTopic(self.readings, PARTITIONS, 1, config={"retention.ms": "-1"}), *others]
+        for future in world.admin.create_topics(topics).values():
+            future.result(WAIT_S)
+        schemas = SchemaRegistry(world.registry)
+        self._reading = schemas.encoder("thermostat.data", isotherm.schemas.schema("SensorReading", 1))
+        self._page = schemas.encoder(TOPIC, SCHEMA)
+        # Each record is a transaction of its own: an aborted one leaves an offset behind that nobody reads.
+        self._producer: Producer = clients.producer(world.kafka, "door", transactional_id=self.name)
+        self._producer.init_transactions(WAIT_S)
+        self._pages = clients.producer(world.kafka, "door")
+        self._runs = Runs(100_000)
+        self.wrong: dict[tuple[int, int], tuple[str, str]] = {}
+
+    def take_in(self, records: int) -> None:
+        """Write records of every fate, and attest them."""
+        fates = random.choices(FATES, WEIGHTS, k=records)
+        begin = 0
+        while begin < records:
+            # As many as have one fate are written together.
+            end = begin + 1
+            while end < records and fates[end] == fates[begin] and fates[end] in ("right", "of nobody"):
+                end += 1
+            self._write(fates[begin], end - begin)
+            begin = end
+        self.publish()
+
+    def _write(self, fate: str, records: int) -> None:
+        now_ms = int(time.time() * 1_000)
+        self._producer.begin_transaction()
+
+        def note(error: KafkaError | None, message: Message) -> None:
+            assert error is None
+            partition, offset = message.partition() or 0, message.offset() or 0
+            key, value = message.key() or b"", message.value() or b""
+            if fate == "altered":
+                self._runs.add(partition, offset, key, value + b"?")
+            elif fate not in ("of nobody", "refused"):
+                self._runs.add(partition, offset, key, value)
+            if fate in ("altered", "dropped"):
+                self.wrong[partition, offset] = ("different" if fate == "altered" else "missing", key.decode())
+
+        for _ in range(records):
+            device = f"{self.name}-{random.randrange(DEVICES)}"
+            reading = {
+                "device_id": device,
+                "metric": "temperature",
+                "value": random.random(),
+                "unit": "Cel",
+                "event_time": now_ms,
+                "ingest_time": now_ms,
+                "sequence": random.randrange(1_000_000),
+                "attributes": {},
+            }
+            self._producer.produce(self.readings, key=device, value=self._reading(reading), on_delivery=note)
+        assert self._producer.flush(WAIT_S) == 0
+        if fate in ("dropped", "refused"):
+            self._producer.abort_transaction(WAIT_S)
+        else:
+            self._producer.commit_transaction(WAIT_S)
+
+    def publish(self) -> None:
+        now_ms = int(time.time() * 1_000)
+        for partition, runs in self._runs.take().items():
+            page = page_of(DOOR, "test", self.readings, partition, (now_ms - 5_000, now_ms), runs)
+            self._pages.produce(TOPIC, key=key_of_page(page), value=self._page(page))
+        assert self._pages.flush(WAIT_S) == 0
+
+    def found(self) -> dict[tuple[int, int], tuple[str, str | None]]:
+        """Kind and device of each record that is reported."""
+        found: dict[tuple[int, int], tuple[str, str | None]] = {}
+        for one in open_findings(self.world.kafka, self.world.registry):
+            identity = one["identity"]
+            if one["hop"] == DOOR and identity.get("topic") == self.readings:
+                first, _, last = identity["offset"].partition("-")
+                for offset in range(int(first), int(last or first) + 1):
+                    place = int(identity["partition"]), offset
+                    # A span may hold records between those that are missing.
+                    if not last or place in self.wrong:
+                        found[place] = one["kind"], identity.get("device_id")
+        return found
+
+
+@pytest.fixture
+def door(world: World) -> Door:
+    return Door(world)
+
+
+@pytest.fixture
+def reconciler(world: World, door: Door, free_port: Callable[[], int]) -> Iterator[Process]:
+    given = {
+        "kafka.bootstrap_servers": world.kafka.bootstrap_servers,
+        "registry.url": world.registry.url,
+        "http.port": free_port(),
+        "reconciliation.reading_topics": door.readings,
+        "reconciliation.windows_topic": f"{door.name}.windows",
+        "reconciliation.late_topic": f"{door.name}.late",
+        "reconciliation.dead_letter_topic": f"{door.name}.dead-letters",
+    }
+    sets = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+    made = Process([sys.executable, "-m", "isotherm.console", "reconcile", *sets], world.folder / f"{door.name}.log")
+    world.run(made)
+    yield made
+    made.stop()
+
+
+def test_what_was_acknowledged_and_is_not_there_is_named_through_a_kill_and_nothing_else(
+    door: Door, reconciler: Process
+) -> None:
+    door.take_in(RECORDS // 2)
+    until("some are found", lambda: bool(door.found()), reconciler.log)
+    reconciler.kill()
+    door.take_in(RECORDS // 2)
+    reconciler.start()
+
+    def differences() -> list[object]:
+        found = door.found()
+        return [
+            (place, found.get(place), door.wrong.get(place))
+            for place in found.keys() | door.wrong.keys()
+            # A device is named where only one record of a run differs.
+            if (found.get(place, ("",))[0] != door.wrong.get(place, ("",))[0])
+            or (found[place][1] is not None and found[place][1] != door.wrong[place][1])
+        ]
+
+    until("everything is found and nothing else", lambda: not differences(), lambda: str(differences()[:9]))
+    assert len(door.wrong) > RECORDS // 50
+    assert sum(device is not None for _, device in door.found().values()) > len(door.wrong) // 2
+    assert reconciler.stop() == 0
