@@ -23,13 +23,13 @@ from isotherm.servicekit.kafka import clients
 pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration
 
-DOOR = "mqtt-proxy"
+SERVICE = "mqtt-proxy"
 DEVICES, RECORDS, PARTITIONS = 40, 6_000, 3
 FATES = ("right", "dropped", "altered", "of nobody", "refused")
 WEIGHTS = (90, 2, 2, 3, 3)
 
 
-class Door:
+class IngestService:
     """A service that takes readings in, and acknowledges some that are not in the topic as they were."""
 
     def __init__(self, world: World) -> None:
@@ -43,9 +43,9 @@ class Door:
         self._reading = schemas.encoder("thermostat.data", isotherm.schemas.schema("SensorReading", 1))
         self._page = schemas.encoder(TOPIC, SCHEMA)
         # Each record is a transaction of its own: an aborted one leaves an offset behind that nobody reads.
-        self._producer: Producer = clients.producer(world.kafka, "door", transactional_id=self.name)
+        self._producer: Producer = clients.producer(world.kafka, "ingest", transactional_id=self.name)
         self._producer.init_transactions(WAIT_S)
-        self._pages = clients.producer(world.kafka, "door")
+        self._pages = clients.producer(world.kafka, "ingest")
         self._runs = Runs(100_000)
         self.wrong: dict[tuple[int, int], tuple[str, str]] = {}
 
@@ -99,7 +99,7 @@ class Door:
     def publish(self) -> None:
         now_ms = int(time.time() * 1_000)
         for partition, runs in self._runs.take().items():
-            page = page_of(DOOR, "test", self.readings, partition, (now_ms - 5_000, now_ms), runs)
+            page = page_of(SERVICE, "test", self.readings, partition, (now_ms - 5_000, now_ms), runs)
             self._pages.produce(TOPIC, key=key_of_page(page), value=self._page(page))
         assert self._pages.flush(WAIT_S) == 0
 
@@ -108,7 +108,7 @@ class Door:
         found: dict[tuple[int, int], tuple[str, str | None]] = {}
         for one in open_findings(self.world.kafka, self.world.registry):
             identity = one["identity"]
-            if one["hop"] == DOOR and identity.get("topic") == self.readings:
+            if one["hop"] == SERVICE and identity.get("topic") == self.readings:
                 first, _, last = identity["offset"].partition("-")
                 for offset in range(int(first), int(last or first) + 1):
                     place = int(identity["partition"]), offset
@@ -119,48 +119,48 @@ class Door:
 
 
 @pytest.fixture
-def door(world: World) -> Door:
-    return Door(world)
+def ingest(world: World) -> IngestService:
+    return IngestService(world)
 
 
 @pytest.fixture
-def reconciler(world: World, door: Door, free_port: Callable[[], int]) -> Iterator[Process]:
+def reconciler(world: World, ingest: IngestService, free_port: Callable[[], int]) -> Iterator[Process]:
     given = {
         "kafka.bootstrap_servers": world.kafka.bootstrap_servers,
         "registry.url": world.registry.url,
         "http.port": free_port(),
-        "reconciliation.reading_topics": door.readings,
-        "reconciliation.windows_topic": f"{door.name}.windows",
-        "reconciliation.late_topic": f"{door.name}.late",
-        "reconciliation.dead_letter_topic": f"{door.name}.dead-letters",
+        "reconciliation.reading_topics": ingest.readings,
+        "reconciliation.windows_topic": f"{ingest.name}.windows",
+        "reconciliation.late_topic": f"{ingest.name}.late",
+        "reconciliation.dead_letter_topic": f"{ingest.name}.dead-letters",
     }
     sets = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
-    made = Process([sys.executable, "-m", "isotherm.console", "reconcile", *sets], world.folder / f"{door.name}.log")
+    made = Process([sys.executable, "-m", "isotherm.console", "reconcile", *sets], world.folder / f"{ingest.name}.log")
     world.run(made)
     yield made
     made.stop()
 
 
 def test_what_was_acknowledged_and_is_not_there_is_named_through_a_kill_and_nothing_else(
-    door: Door, reconciler: Process
+    ingest: IngestService, reconciler: Process
 ) -> None:
-    door.take_in(RECORDS // 2)
-    until("some are found", lambda: bool(door.found()), reconciler.log)
+    ingest.take_in(RECORDS // 2)
+    until("some are found", lambda: bool(ingest.found()), reconciler.log)
     reconciler.kill()
-    door.take_in(RECORDS // 2)
+    ingest.take_in(RECORDS // 2)
     reconciler.start()
 
     def differences() -> list[object]:
-        found = door.found()
+        found = ingest.found()
         return [
-            (place, found.get(place), door.wrong.get(place))
-            for place in found.keys() | door.wrong.keys()
+            (place, found.get(place), ingest.wrong.get(place))
+            for place in found.keys() | ingest.wrong.keys()
             # A device is named where only one record of a run differs.
-            if (found.get(place, ("",))[0] != door.wrong.get(place, ("",))[0])
-            or (found[place][1] is not None and found[place][1] != door.wrong[place][1])
+            if (found.get(place, ("",))[0] != ingest.wrong.get(place, ("",))[0])
+            or (found[place][1] is not None and found[place][1] != ingest.wrong[place][1])
         ]
 
     until("everything is found and nothing else", lambda: not differences(), lambda: str(differences()[:9]))
-    assert len(door.wrong) > RECORDS // 50
-    assert sum(device is not None for _, device in door.found().values()) > len(door.wrong) // 2
+    assert len(ingest.wrong) > RECORDS // 50
+    assert sum(device is not None for _, device in ingest.found().values()) > len(ingest.wrong) // 2
     assert reconciler.stop() == 0

@@ -1,22 +1,27 @@
-"""What the console needs of the control topics: desired states, heartbeats and connector classes."""
+"""What the console needs of the control topics: desired states, heartbeats, connector classes and attestations."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from pact import match
 
+from isotherm.connector.attestation.attester import SCHEMA as ATTESTATION_SCHEMA
+from isotherm.connector.attestation.attester import TOPIC as ATTESTATIONS
+from isotherm.connector.attestation.runs import Runs, key_of, unpacked
 from isotherm.connector.distributed.publishing import PLUGIN_SCHEMA
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
 from isotherm.connector.distributed.worker_status import SCHEMA as STATUS_SCHEMA
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import READER as CONNECTOR_READER
+from isotherm.console.acknowledgements.check import AcknowledgementCheck
 from isotherm.console.cluster.control_topics import CONNECTORS, PLUGINS, STATUS
 from isotherm.console.reconciliation.findings import SCHEMA as UNRECONCILED_SCHEMA
 from isotherm.console.reconciliation.findings import TOPIC as UNRECONCILED
-from isotherm.console.reconciliation.findings import OpenFinding
+from isotherm.console.reconciliation.findings import Finding, OpenFinding
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
@@ -92,6 +97,57 @@ def _is_open(harness: Harness, found: Message) -> object:
     finding = OpenFinding.of(harness.decode(found.value, UNRECONCILED_SCHEMA))
     expect("key", found.key, finding.key)
     return finding
+
+
+def _is_compared(harness: Harness, found: Message) -> object:
+    """Compare what was acknowledged with the records, and again with the first of them missing."""
+    page = harness.decode(found.value, ATTESTATION_SCHEMA)
+    topic, partition = page["topic"], page["partition"]
+    expect("key", found.key, f"{topic}/{partition}")
+    findings: list[Finding] = []
+    counts: Counter[str] = Counter()
+    for records in (scenario.ACKNOWLEDGED_RECORDS, scenario.ACKNOWLEDGED_RECORDS[1:]):
+        check = AcknowledgementCheck([topic], findings.append, lambda word, number: counts.update({word: number}))
+        check.record(topic, partition, scenario.ACKNOWLEDGED_RECORDS[0][0] - 1, b"before", b"")
+        for record in records:
+            check.record(topic, partition, *record)
+        check.page(page)
+        check.advance(0, {})
+    expect("compared", counts["compared"], 2 * len(scenario.ACKNOWLEDGED_RECORDS))
+    (lost,) = findings
+    expect("the lost device", lost.identity["device_id"], scenario.ACKNOWLEDGED_RECORDS[0][1].decode())
+    return lost
+
+
+def _acknowledged(service: str) -> Need:
+    runs = Runs(10)
+    for record in scenario.ACKNOWLEDGED_RECORDS:
+        runs.add(0, *record)
+    return Need(
+        "console",
+        service,
+        scenario.ATTESTED,
+        ATTESTATIONS,
+        "Attestation",
+        1,
+        "thermostat.data/0",
+        {
+            "service": service,
+            "topic": "thermostat.data",
+            "partition": 0,
+            "since": match.integer(scenario.TAKEN_IN_MS),
+            "until": match.integer(scenario.TAKEN_IN_MS),
+            "runs": [
+                {
+                    "first_offset": run.first_offset,
+                    "digests": list(unpacked(run.digests)),
+                    "name": key_of(run.name).hex(),
+                }
+                for run in runs.take()[0]
+            ],
+        },
+        _is_compared,
+    )
 
 
 _STATES = match.regex("RUNNING", regex="^(UNASSIGNED|RUNNING|PAUSED|STOPPED|FAILED|RESTARTING)$")
@@ -200,6 +256,8 @@ NEEDS = (
         },
         _is_open,
     ),
+    _acknowledged("mqtt-proxy"),
+    _acknowledged("coap-ingest"),
     *_statuses("persisters", _SINK),
     *_statuses("alerts", "isotherm-alerts"),
     *_statuses("coap-ingest", _SOURCE),

@@ -83,24 +83,7 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
     rows = RowChecker(pool, stores, findings, now_ms, metrics.rows.inc, rows_per_s=given.readbacks_per_s)
     since_ms = now_ms() - given.keep_ms
     consumer = _consumer(settings)
-    acknowledgements = AcknowledgementCheck(
-        given.reading_topics,
-        lambda finding: findings.report(finding, now_ms()),
-        lambda outcome, records: metrics.acknowledged.labels(outcome).inc(records),
-    )
-    ledger, follower, examination = _reading(
-        settings, consumer, pool, schemas, health, metrics, acknowledgements, since_ms
-    )
-    windows = WindowChecker(
-        ledger,
-        follower,
-        examination,
-        findings,
-        partial(progress_of, cluster, given.aggregators),
-        now_ms,
-        metrics,
-        on_pass=lambda at_ms: acknowledgements.advance(at_ms, follower.ends),
-    )
+    windows = _window_checker(settings, consumer, pool, schemas, health, metrics, findings, cluster, since_ms)
     control.start()
     checks = threading.Thread(target=rows.run, args=(stop,), name="rows", daemon=True)
     if given.readbacks_per_s:
@@ -118,6 +101,38 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
         consumer.close()
         topics.close()
         monitoring.stop()
+
+
+def _window_checker(
+    settings: ConsoleSettings,
+    consumer: Consumer,
+    pool: RowPool,
+    schemas: SchemaRegistry,
+    health: Health,
+    metrics: ReconciliationMetrics,
+    findings: OpenFindings,
+    cluster: ClusterState,
+    since_ms: int,
+) -> WindowChecker:
+    given = settings.reconciliation
+    acknowledgements = AcknowledgementCheck(
+        given.reading_topics,
+        lambda finding: findings.report(finding, now_ms()),
+        lambda outcome, records: metrics.acknowledged.labels(outcome).inc(records),
+    )
+    ledger, follower, examination = _reading(
+        settings, consumer, pool, schemas, health, metrics, acknowledgements, since_ms
+    )
+    return WindowChecker(
+        ledger,
+        follower,
+        examination,
+        findings,
+        partial(progress_of, cluster, given.aggregators),
+        now_ms,
+        metrics,
+        on_pass=lambda at_ms: acknowledgements.advance(at_ms, follower.ends),
+    )
 
 
 def _reading(

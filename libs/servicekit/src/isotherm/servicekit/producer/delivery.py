@@ -63,8 +63,7 @@ class LoopProducer:
     ) -> None:
         self.producer = producer
         self._make_single = make_single
-        self._single: LoopProducer | None = None
-        """Produces the records of refused batches one by one; made when Kafka refuses the first batch."""
+        self._single: LoopProducer | None = None  # for the records of refused batches; made at the first one
         self.outstanding = 0
         self.max_outstanding = max_outstanding
         self.failed_reports = 0
@@ -78,14 +77,11 @@ class LoopProducer:
         self._make_direct: Callable[[Producer], DirectProducer | None] = lambda producer: None
         self._retired: list[tuple[Producer, DirectProducer | None]] = []
         self._signal: ReportSignal | None = None
-        self._is_signalled = False
-        """Whether the current producer wakes the loop."""
+        self._is_signalled = False  # whether the current producer wakes the loop
         self._has_begun = False
         self._polled_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        """The next poll that is due soon."""
-        self._guard: asyncio.TimerHandle | None = None
-        """The next poll that does not wait for a signal."""
+        self._timer: asyncio.TimerHandle | None = None  # the next poll that is due soon
+        self._guard: asyncio.TimerHandle | None = None  # the next poll that does not wait for a signal
         self._waiters: list[asyncio.Future[None]] = []
 
     def replace(self, producer: Producer) -> None:
@@ -261,11 +257,9 @@ class LoopProducer:
             await self._next_report()
 
     def _report(self, headers: Headers, finish: OnDelivery, error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            if self.on_stored is not None:
-                self.on_stored(message)
-            finish(None)
-        elif not self._is_tried_again(error, message, headers, finish):
+        if error is None and self.on_stored is not None:
+            self.on_stored(message)
+        if error is None or not self._is_tried_again(error, message, headers, finish):
             finish(error)
 
     def _is_tried_again(self, error: KafkaError, message: Message, headers: Headers, on_delivery: OnDelivery) -> bool:
