@@ -98,11 +98,11 @@ def connector_report(connector: str) -> Report:
     return Report(TaskId(connector, CONNECTOR_ITSELF), State.FAILED, FAILURE, {})
 
 
-def attest(attester: Attester, producer: LoopProducer) -> None:
+async def attest(attester: Attester, producer: LoopProducer) -> None:
     """Let a service attest the records of the scenario, as it does after Kafka's acknowledgements."""
     runs = attester.runs_of("thermostat.data")
     assert runs is not None
     for record in scenario.ACKNOWLEDGED_RECORDS:
         runs.add(0, *record)
     attester._open()
-    attester.publish(producer)
+    await attester.publish(producer)

@@ -109,12 +109,10 @@ class IngestService:
         for one in open_findings(self.world.kafka, self.world.registry):
             identity = one["identity"]
             if one["hop"] == SERVICE and identity.get("topic") == self.readings:
-                first, _, last = identity["offset"].partition("-")
-                for offset in range(int(first), int(last or first) + 1):
-                    place = int(identity["partition"]), offset
-                    # A span may hold records between those that are missing.
-                    if not last or place in self.wrong:
-                        found[place] = one["kind"], identity.get("device_id")
+                for span in identity["offset"].split(","):
+                    first, _, last = span.partition("-")
+                    for offset in range(int(first), int(last or first) + 1):
+                        found[int(identity["partition"]), offset] = one["kind"], identity.get("device_id")
         return found
 
 

@@ -140,8 +140,15 @@ async def test_only_what_was_committed_is_attested_and_once(monkeypatch: pytest.
         submit(ProducerRecord("t", "a", b"", []))
         world.writer.stored = [stored]
         await world.loop.ends(result)
-    # A session that ends with its connection has nothing to commit.
+    # A session that ends with its connection has nothing to commit, and its batch counts as committed: alone, or with
+    # others behind a refused record, after which each is tried alone.
     submit()
+    assert world.attested == ["x", "z"]
+    world.transactions.submit(SessionWrite(lambda _outcome: None, records=[]))
+    submit(ProducerRecord("t", "a", b"", []))
+    world.writer.stored = ["aborted"]
+    await world.loop.ends(WriteResult.ABORTED_RECORD_AT_FAULT)
+    world.loop.passes(LINGER_S)
     assert world.attested == ["x", "z"]
 
 

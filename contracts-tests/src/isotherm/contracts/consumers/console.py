@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -107,7 +107,7 @@ def _is_compared(harness: Harness, found: Message) -> object:
     findings: list[Finding] = []
     counts: Counter[str] = Counter()
     for records in (scenario.ACKNOWLEDGED_RECORDS, scenario.ACKNOWLEDGED_RECORDS[1:]):
-        check = AcknowledgementCheck([topic], findings.append, lambda word, number: counts.update({word: number}))
+        check = AcknowledgementCheck([topic], findings.append, _count(counts), lambda _where: (0, 1_000))
         check.record(topic, partition, scenario.ACKNOWLEDGED_RECORDS[0][0] - 1, b"before", b"")
         for record in records:
             check.record(topic, partition, *record)
@@ -117,6 +117,10 @@ def _is_compared(harness: Harness, found: Message) -> object:
     (lost,) = findings
     expect("the lost device", lost.identity["device_id"], scenario.ACKNOWLEDGED_RECORDS[0][1].decode())
     return lost
+
+
+def _count(counts: Counter[str]) -> Callable[[str, int], None]:
+    return lambda word, number: counts.update({word: number})
 
 
 def _acknowledged(service: str) -> Need:

@@ -87,7 +87,7 @@ async def _attest(harness: Harness, settings: CoapIngestSettings, connector: Con
         encoders = {"thermostat.data": lambda _reading: b""}
         pipeline = service.Pipeline(settings, [connector], encoders, Metrics(CollectorRegistry()), Health())
     producer = pipeline._make_producer("producer", 0)
-    seam.attest(pipeline._attester, producer)
+    await seam.attest(pipeline._attester, producer)
     producer.close()
     pipeline._producer_failed.cancel()
 

@@ -126,7 +126,7 @@ async def _attest(harness: Harness, settings: ProxySettings) -> None:
         make_runs=attested_runs,
     )
     producer = kafka_clients.build_loop_producer(settings, "a-client")
-    seam.attest(attester, producer)
+    await seam.attest(attester, producer)
     producer.close()
 
 

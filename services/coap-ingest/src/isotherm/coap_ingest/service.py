@@ -46,8 +46,10 @@ _log = logs.logger(__name__)
 
 _BEAT_S = 1.0
 _ADMIN_TIMEOUT_MS = 5_000
-_DRAIN_MARGIN_MS = 2_000
-"""Draining ends this long before the deadline of the process, so that there is time to log what is lost."""
+_DRAIN_MARGIN_MS = 4_000
+"""Draining ends this long before the deadline of the process: time for the last attestations and the log."""
+_ATTESTED_WITHIN_MS = 10_000
+_MOST_ATTESTATIONS, _MOST_ATTESTATIONS_KB = 1_000, 8_192
 
 T = TypeVar("T")
 
@@ -223,7 +225,8 @@ class Pipeline:
         listeners = self._make_listeners()
         observing = asyncio.create_task(observers.run())
         forwarding = asyncio.create_task(forwarder.run())
-        attesting = asyncio.create_task(self._attester.run(producer))
+        attestations = self._make_attestations_producer()
+        attesting = asyncio.create_task(self._attester.run(attestations))
         watching = asyncio.create_task(self._watch(forwarder, producer, listeners, set(coap_clients.values())))
         parts: list[asyncio.Future[None]] = [self._producer_failed, forwarding, watching, observing]
         try:
@@ -241,7 +244,9 @@ class Pipeline:
             await _cancel([observing])
             timeout_s = self._settings.shutdown_timeout_ms / 2000
             await asyncio.gather(observers.close(), *(listener.close(timeout_s) for listener in listeners))
-            drained = await self._drain(forwarder, forwarding, producer)
+            drained = await self._drain(forwarder, forwarding)
+            await _cancel([attesting])
+            await self._attester.finish(attestations)
             return Exit.FAILED if halted.done() and drained is Exit.OK else drained
         finally:
             self._producer_failed.cancel()
@@ -275,6 +280,20 @@ class Pipeline:
         producer.on_stored = self._attester.stored if self._attester.is_on else None
         self._producers.append(producer)
         self._producer_healths.append(ProducerHealth(producer, make, self._health, on_incurable=fail, part=part))
+        return producer
+
+    def _make_attestations_producer(self) -> LoopProducer:
+        """Return a producer of its own, so that no attestation keeps a reading waiting."""
+        make = partial(
+            clients.producer,
+            self._settings.kafka,
+            f"{SERVICE}-attestations",
+            delivery_timeout_ms=_ATTESTED_WITHIN_MS,
+            queue_buffering_max_kbytes=_MOST_ATTESTATIONS_KB,
+        )
+        producer = LoopProducer(make(), max_outstanding=_MOST_ATTESTATIONS)
+        producer.on_fatal = lambda _error: producer.replace(make())
+        self._producers.append(producer)
         return producer
 
     def _make_listeners(self) -> list[Listener]:
@@ -351,10 +370,10 @@ class Pipeline:
                 _log.error("cannot go on", reason=str(error), exc_info=None if is_explained else error)
         return Exit.FAILED
 
-    async def _drain(self, forwarder: Forwarder, forwarding: asyncio.Task[None], producer: LoopProducer) -> int:
+    async def _drain(self, forwarder: Forwarder, forwarding: asyncio.Task[None]) -> int:
         """Wait until Kafka has everything, but not beyond the deadline; return the exit code."""
         timeout_s = max(0.1, (self._settings.shutdown_timeout_ms - _DRAIN_MARGIN_MS) / 1000)
-        settled = asyncio.create_task(self._settled(forwarder, producer))
+        settled = asyncio.create_task(forwarder.settled())
         await asyncio.wait({settled, forwarding}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if settled.done():
             _log.info("drained")
@@ -364,12 +383,6 @@ class Pipeline:
             return self._log_failures(forwarding)
         _log.error("Kafka did not acknowledge everything before the deadline", lost=forwarder.unsettled)
         return Exit.DEADLINE
-
-    async def _settled(self, forwarder: Forwarder, producer: LoopProducer) -> None:
-        """Return when Kafka has everything, and what attests it."""
-        await forwarder.settled()
-        self._attester.publish(producer)
-        await producer.drain()
 
 
 async def _first_of(*tasks: asyncio.Task[None]) -> None:

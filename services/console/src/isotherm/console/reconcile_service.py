@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from confluent_kafka import Consumer
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # not in its __all__
 from prometheus_client import CollectorRegistry
 
 from isotherm.console.acknowledgements.check import AcknowledgementCheck
@@ -27,6 +28,7 @@ from isotherm.console.reconciliation.row_checker import RowChecker
 from isotherm.console.reconciliation.rows import RowPool
 from isotherm.console.reconciliation.stores import Stores
 from isotherm.console.reconciliation.window_checker import Examination, WindowChecker
+from isotherm.console.records.consumer import translate_kafka_errors
 from isotherm.console.records.topic_follower import FollowerMetrics
 from isotherm.console.records.topics import KafkaTopics
 from isotherm.console.service import control_consumer, now_ms, page_consumer
@@ -36,6 +38,8 @@ from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.group_offsets import GroupAdmin
+from isotherm.servicekit.kafka.offsets import list_offsets
 from isotherm.servicekit.lifecycle import Exit, Stop, collect_rarely
 
 _log = logs.logger(__name__)
@@ -83,7 +87,7 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
     rows = RowChecker(pool, stores, findings, now_ms, metrics.rows.inc, rows_per_s=given.readbacks_per_s)
     since_ms = now_ms() - given.keep_ms
     consumer = _consumer(settings)
-    windows = _window_checker(settings, consumer, pool, schemas, health, metrics, findings, cluster, since_ms)
+    windows = _window_checker(settings, consumer, admin, pool, schemas, health, metrics, findings, cluster, since_ms)
     control.start()
     checks = threading.Thread(target=rows.run, args=(stop,), name="rows", daemon=True)
     if given.readbacks_per_s:
@@ -106,6 +110,7 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
 def _window_checker(
     settings: ConsoleSettings,
     consumer: Consumer,
+    admin: GroupAdmin,
     pool: RowPool,
     schemas: SchemaRegistry,
     health: Health,
@@ -119,6 +124,7 @@ def _window_checker(
         given.reading_topics,
         lambda finding: findings.report(finding, now_ms()),
         lambda outcome, records: metrics.acknowledged.labels(outcome).inc(records),
+        partial(_bounds, admin, settings.read_timeout_ms / 1_000),
     )
     ledger, follower, examination = _reading(
         settings, consumer, pool, schemas, health, metrics, acknowledgements, since_ms
@@ -133,6 +139,15 @@ def _window_checker(
         metrics,
         on_pass=lambda at_ms: acknowledgements.advance(at_ms, follower.ends),
     )
+
+
+def _bounds(admin: GroupAdmin, timeout_s: float, where: tuple[str, int]) -> tuple[int, int]:
+    """Return a partition's first offset and the one behind its last. Raises UnavailableError."""
+    # confluent-kafka has no annotations for these two.
+    specs = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    with translate_kafka_errors():
+        first, end = (list_offsets(admin, [where], one, committed=False, timeout_s=timeout_s)[where] for one in specs)
+    return first.offset, end.offset
 
 
 def _reading(

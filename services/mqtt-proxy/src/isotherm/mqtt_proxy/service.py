@@ -202,8 +202,7 @@ class Proxy:
             if self._pod is not None:
                 await server.send_away(settings.pods.drain_ms / 1000, settings.pods.server_reference)
             await server.drain()
-            self._attester.publish(self._producer)
-            await self._producer.drain()
+            await self._attester.finish(self._producer)
             _log.info("drained")
         if self._adoption is not None:
             self._adoption.close()

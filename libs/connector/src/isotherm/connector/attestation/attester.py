@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -12,7 +13,12 @@ from confluent_kafka import KafkaError, KafkaException, Message
 import isotherm.schemas
 from isotherm.connector.attestation.runs import Run, Runs, key_of, unpacked
 from isotherm.servicekit import logs
-from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
+from isotherm.servicekit.avro import (
+    RegistryUnavailableError,
+    SchemaNotRegisteredError,
+    SchemaRegistry,
+    WireFormatError,
+)
 from isotherm.servicekit.producer.delivery import LoopProducer, QueueFullError
 from isotherm.servicekit.throttling.sparse_log import SparseLog
 
@@ -23,9 +29,10 @@ SCHEMA = isotherm.schemas.schema("Attestation", 1)
 
 _MOST_RUNS = 5_000
 """Of a partition, while the registry is away."""
-_MOST_RUNS_OF_PAGE = 1_500
-"""So a page stays below 600 KB, and Kafka takes a megabyte."""
+_MOST_RUNS_OF_PAGE = 500
+"""So a page stays below 200 KB, and takes some milliseconds to encode."""
 _RETRY_S = 10.0
+_FINISH_S = 2.0
 
 
 class RunBook(Protocol):
@@ -111,23 +118,30 @@ class Attester:
             if self._encode is None and time.monotonic() >= self._next_try_s:
                 await asyncio.to_thread(self._open)
             await asyncio.sleep(self._interval_s)
-            self.publish(producer)
+            await self.publish(producer)
 
-    def publish(self, producer: LoopProducer) -> None:
-        """Publish what is new. It is kept, up to a bound, while the registry has not told the schema."""
-        if self._encode is None or not self._has_new():
+    async def finish(self, producer: LoopProducer) -> None:
+        """Publish what is new, and wait for Kafka, but not for long: what is lost is attested by nobody."""
+        await self.publish(producer)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(producer.drain(), _FINISH_S)
+
+    async def publish(self, producer: LoopProducer) -> None:
+        """Publish what is new. It is kept, up to a bound, while it cannot be published."""
+        if self._encode is None or producer.left <= 0:
             return
         since_ms, self._since_ms = self._since_ms, _now_ms()
-        span_ms = since_ms, self._since_ms
-        for topic, runs in self._runs.items():
-            for partition, taken in ({} if runs is None else runs.take()).items():
-                for begin in range(0, len(taken), _MOST_RUNS_OF_PAGE):
-                    runs_of_page = taken[begin : begin + _MOST_RUNS_OF_PAGE]
-                    page = page_of(self._service, self._instance, topic, partition, span_ms, runs_of_page)
-                    self._publish_page(producer, page, self._encode)
+        for page in self._pages((since_ms, self._since_ms)):
+            self._publish_page(producer, page, self._encode)
+            # Publishes and PUBACKs go on meanwhile.
+            await asyncio.sleep(0)
 
-    def _has_new(self) -> bool:
-        return any(self._runs.values())
+    def _pages(self, span_ms: tuple[int, int]) -> Iterator[Mapping[str, Any]]:
+        for topic, runs in list(self._runs.items()):
+            for partition, taken in (runs.take() if runs else {}).items():
+                for begin in range(0, len(taken), _MOST_RUNS_OF_PAGE):
+                    of_page = taken[begin : begin + _MOST_RUNS_OF_PAGE]
+                    yield page_of(self._service, self._instance, topic, partition, span_ms, of_page)
 
     def _publish_page(
         self, producer: LoopProducer, page: Mapping[str, Any], encode: Callable[[Mapping[str, Any]], bytes]
@@ -153,7 +167,7 @@ class Attester:
         self._next_try_s = time.monotonic() + _RETRY_S
         try:
             self._encode = self._registry.encoder(TOPIC, SCHEMA)
-        except (RegistryUnavailableError, SchemaNotRegisteredError) as error:
+        except (RegistryUnavailableError, SchemaNotRegisteredError, WireFormatError) as error:
             self._log_lost(reason=str(error))
 
 

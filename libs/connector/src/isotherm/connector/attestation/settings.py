@@ -13,6 +13,7 @@ class AttestationSettings(Settings):
     interval_ms: int = Field(
         5_000,
         ge=0,
+        le=30_000,
         description="How often it publishes to `isotherm.attestations` which records it has acknowledged, for "
         "`isotherm-console reconcile`; 0: never.",
     )

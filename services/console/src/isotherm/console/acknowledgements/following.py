@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -11,7 +12,7 @@ from isotherm.connector.attestation.attester import SCHEMA, TOPIC
 from isotherm.console.acknowledgements.check import AcknowledgementCheck
 from isotherm.console.reconciliation.decoding import value_of
 from isotherm.console.reconciliation.follower import FollowedTopic
-from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.avro import Decoder, SchemaRegistry, WireFormatError
 
 
 def followed(
@@ -21,12 +22,16 @@ def followed(
     decode = Decoder(schemas, SCHEMA)
 
     def use_page(message: Message) -> None:
-        check.page(decode(value_of(message)).record)
+        try:
+            check.page(decode(value_of(message)).record)
+        except (ValueError, struct.error) as error:
+            raise WireFormatError(f"no attestation of a service: {error}") from None
 
     return {
         **topics,
         **{name: topics[name]._replace(use=partial(_record_first, check, topics[name].use)) for name in readings},
-        TOPIC: FollowedTopic(use_page, is_optional=True),
+        # Whoever cannot read it compares windows all the same.
+        TOPIC: FollowedTopic(use_page, is_optional=True, is_awaited=False),
     }
 
 

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from isotherm.connector.attestation.runs import Run, digest_of, key_of, name_of
 
-_LONGEST_GAP = 100_000
-"""Offsets without a record; where more of them are missing, Kafka has removed records."""
+_LONGEST_GAP = 1_000_000
+"""Offsets without a record that are remembered as such; a longer gap is forgotten with what was before."""
+_MOST_RECORDS = 1_000_000
 
 
 class Difference(NamedTuple):
@@ -22,7 +23,7 @@ class Difference(NamedTuple):
     different: Sequence[int]
     """Offsets with another record."""
     key: bytes | None
-    """The key of the only missing record, or of the only record of the run."""
+    """The key that was acknowledged, or its beginning, where only one record differs."""
 
 
 class SeenRecords:
@@ -41,54 +42,50 @@ class SeenRecords:
 
     def add(self, offset: int, key: bytes, value: bytes) -> None:
         """Take the record that was read next."""
-        gap = offset - self.read_until
-        if gap > _LONGEST_GAP:
-            self._restart(offset)
-        elif gap > 0:
-            self._skip(gap)
+        self.read_to(offset)
         if offset == self.read_until:
             self._digests.append(digest_of(key, value))
             self._keys.append(key)
             self._attested.append(0)
             self.read_until += 1
 
-    def end(self, offset: int) -> None:
+    def read_to(self, offset: int) -> None:
         """Note that there is no further record before an offset."""
         gap = offset - self.read_until
         if gap > _LONGEST_GAP:
-            self._restart(offset)
+            self.restart(offset)
         elif gap > 0:
-            self._skip(gap)
+            self._digests.extend([0] * gap)
+            self._keys.extend([None] * gap)
+            self._attested.extend(bytes(gap))
+            self.read_until += gap
+
+    def restart(self, offset: int) -> None:
+        """Forget everything, and go on before the record at an offset."""
+        self._drop(len(self._keys))
+        self._marks.clear()
+        self.first_offset = self.read_until = offset
 
     def compare(self, run: Run) -> Difference | None:
         """Return what differs from a run that was read and is remembered; None if nothing does."""
         begin = run.first_offset - self.first_offset
         end = begin + run.records
         keys = self._keys[begin:end]
-        if None not in keys and self._digests[begin:end].tobytes() == _native(run.digests):
-            self._attested[begin:end] = b"\1" * run.records
-            return None
-        digests = array("H", _native(run.digests))
-        missing = [run.first_offset + at for at, key in enumerate(keys) if key is None]
-        different = [
-            run.first_offset + at
-            for at, key in enumerate(keys)
-            if key is not None and self._digests[begin + at] != digests[at]
-        ]
-        for at in range(begin, end):
-            self._attested[at] = 1
-        return Difference(missing, different, _key_of_only(run, keys, missing, different))
+        is_right = None not in keys and self._digests[begin:end].tobytes() == _native(run.digests)
+        self._attested[begin:end] = b"\1" * run.records
+        return None if is_right else _difference(run, keys, self._digests[begin:end])
 
     def key_at(self, offset: int) -> bytes:
         """Return the key of a remembered record."""
         return self._keys[offset - self.first_offset] or b""
 
     def forget(self, now_ms: int, keep_ms: int) -> None:
-        """Forget what was read `keep_ms` ago; call this every second or so."""
+        """Forget what was read `keep_ms` ago, and of too many the oldest; call this every second or so."""
         if not self._marks or self._marks[-1][1] < self.read_until:
             self._marks.append((now_ms, self.read_until))
         while self._marks and self._marks[0][0] <= now_ms - keep_ms:
             self._drop(self._marks.popleft()[1] - self.first_offset)
+        self._drop(len(self._keys) - _MOST_RECORDS)
 
     def _drop(self, records: int) -> None:
         if records <= 0:
@@ -100,30 +97,27 @@ class SeenRecords:
         del self._digests[:records], self._keys[:records], self._attested[:records]
         self.first_offset += records
 
-    def _skip(self, offsets: int) -> None:
-        self._digests.extend([0] * offsets)
-        self._keys.extend([None] * offsets)
-        self._attested.extend(bytes(offsets))
-        self.read_until += offsets
 
-    def _restart(self, offset: int) -> None:
-        self._drop(len(self._keys))
-        self._marks.clear()
-        self.first_offset = self.read_until = offset
+def lost_from(end: int, run: Run) -> Difference:
+    """Return the difference of a run of which no record is there from the offset `end` on."""
+    offsets = range(max(end, run.first_offset), run.first_offset + run.records)
+    return Difference(offsets, (), key_of(run.name) if run.records == 1 else None)
 
 
-def _key_of_only(
-    run: Run, keys: Sequence[bytes | None], missing: Sequence[int], different: Sequence[int]
-) -> bytes | None:
-    """Return the key that was acknowledged of the only record that differs, where that can be known."""
+def _difference(run: Run, keys: Sequence[bytes | None], digests: array[int]) -> Difference:
+    expected = array("H", _native(run.digests))
+    missing = [run.first_offset + at for at, key in enumerate(keys) if key is None]
+    different = [
+        run.first_offset + at for at, key in enumerate(keys) if key is not None and digests[at] != expected[at]
+    ]
     wrong = {*missing, *different}
     if len(wrong) != 1:
-        return None
+        return Difference(missing, different, None)
     name = run.name
     for offset, key in enumerate(keys, run.first_offset):
         if offset not in wrong and key is not None:
             name ^= name_of(key)
-    return key_of(name)
+    return Difference(missing, different, key_of(name))
 
 
 def _native(digests: bytes) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -32,6 +32,8 @@ class FollowedTopic(NamedTuple):
     """Raises WireFormatError for a bad record, RegistryUnavailableError for one to retry later."""
     is_optional: bool = False
     """Whether the topic may not exist yet."""
+    is_awaited: bool = True
+    """Whether nothing is compared before the topic was read."""
 
 
 class LedgerFollower:
@@ -58,7 +60,8 @@ class LedgerFollower:
     @property
     def read_until_ms(self) -> int:
         """The time until which every partition was read, in epoch milliseconds."""
-        return min(self._read_ms.values(), default=0)
+        awaited = (at for (topic, _), at in self._read_ms.items() if self._topics[topic].is_awaited)
+        return min(awaited, default=0)
 
     @property
     def ends(self) -> Mapping[tuple[str, int], int]:
@@ -101,7 +104,7 @@ class LedgerFollower:
         """
         for where, end in self._ends.items():
             asked_ms = self._now_ms()
-            if asked_ms - self._read_ms[where] < _FRESH_MS:
+            if asked_ms - self._read_ms[where] < _FRESH_MS or not self._topics[where[0]].is_awaited:
                 continue
             with translate_kafka_errors():
                 _, high = self._consumer.get_watermark_offsets(TopicPartition(*where), timeout=_REQUEST_S)
@@ -114,7 +117,7 @@ class LedgerFollower:
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:
                 self._read_ms[where] = now_ms
-                self._ends[where] = message.offset() or 0
+                self._note_end(where, message.offset() or 0)
             else:
                 _log.warning("cannot follow a topic", topic=where[0], reason=error.str())
             return
@@ -128,6 +131,12 @@ class LedgerFollower:
         self._read_ms[where] = min(message.timestamp()[1], now_ms)
         if self._ends:
             self._ends.pop(where, None)
+
+    def _note_end(self, where: tuple[str, int], end: int) -> None:
+        if end < self._next_offset.get(where, 0):
+            _log.error("a topic ends before what was read of it", topic=where[0], partition=where[1], end=end)
+            self._next_offset[where] = end
+        self._ends[where] = end
 
     def _use(self, topic: str, message: Message, stop: Stop) -> None:
         try:
@@ -171,13 +180,20 @@ class LedgerFollower:
         new = [TopicPartition(*one, since_ms) for one in found if one not in self._read_ms]
         if new:
             starts = (
-                [self._start(one) for one in new]
-                if since_ms
-                else [TopicPartition(one.topic, one.partition, 0) for one in new]
+                list(self._starts(new)) if since_ms else [TopicPartition(one.topic, one.partition, 0) for one in new]
             )
             self._consumer.incremental_assign(starts)
             self._read_ms.update(((one.topic, one.partition), since_ms) for one in starts)
         return ()
+
+    def _starts(self, asked: Sequence[TopicPartition]) -> Iterator[TopicPartition]:
+        for one in asked:
+            try:
+                yield self._start(one)
+            except KafkaException as error:
+                if self._topics[one.topic].is_awaited:
+                    raise
+                _log.warning("a partition is not read yet", topic=one.topic, reason=reason_of(error))
 
     def _start(self, asked: TopicPartition) -> TopicPartition:
         """Return where a partition has its first record since a time; without one its end as it is now."""

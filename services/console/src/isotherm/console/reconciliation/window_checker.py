@@ -93,7 +93,10 @@ class WindowChecker:
         metrics: ReconciliationMetrics,
         on_pass: Callable[[int], None],
     ) -> None:
-        """`on_pass` is called each second with the time, in epoch milliseconds, before findings are written."""
+        """`on_pass` is called each second with the time, in epoch milliseconds, before findings are written.
+
+        It may raise UnavailableError.
+        """
         self._on_pass = on_pass
         self._ledger, self._follower, self._examination = ledger, follower, examination
         self._findings, self._progress, self._now_ms = findings, progress, now_ms
@@ -115,8 +118,11 @@ class WindowChecker:
         progress = self._progress(now_ms)
         self._ledger.unpin_all_but(lambda window: self._findings.has(window.finding_key))
         self._ledger.advance(now_ms, progress)
-        self._on_pass(now_ms)
-        for act in (partial(self._compare, now_ms, progress), partial(self._findings.write, now_ms)):
+        for act in (
+            partial(self._on_pass, now_ms),
+            partial(self._compare, now_ms, progress),
+            partial(self._findings.write, now_ms),
+        ):
             try:
                 act()
             except (UnavailableError, RegistryUnavailableError) as error:

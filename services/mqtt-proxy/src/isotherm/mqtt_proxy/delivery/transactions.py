@@ -127,10 +127,10 @@ class Transactions:
         self._apply_result(batch, result)
 
     def _apply_result(self, batch: TransactionBatch, result: WriteResult) -> None:
+        stored, self._writer.stored = self._writer.stored, []
         if result is WriteResult.ABORTED_RECORD_AT_FAULT:
             self._batcher.retry_refused(batch, self._writer.fault)
         else:
-            stored, self._writer.stored = self._writer.stored, []
             if result is WriteResult.COMMITTED and self._on_stored is not None:
                 for message in stored:
                     self._on_stored(message)
