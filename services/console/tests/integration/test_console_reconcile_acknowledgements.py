@@ -36,9 +36,7 @@ class IngestService:
         self.world, self.name = world, f"a{uuid.uuid4().hex[:8]}"
         self.readings = f"{self.name}.readings"
         others = [NewTopic(f"{self.name}.{topic}", 1, 1) for topic in ("windows", "late", "dead-letters")]
-        topics = [NewTopic(self.readings, PARTITIONS, 1, config={"retention.ms": "-1"}), *others]
-        for future in world.admin.create_topics(topics).values():
-            future.result(WAIT_S)
+        self.create(*others)
         schemas = SchemaRegistry(world.registry)
         self._reading = schemas.encoder("thermostat.data", isotherm.schemas.schema("SensorReading", 1))
         self._page = schemas.encoder(TOPIC, SCHEMA)
@@ -48,6 +46,12 @@ class IngestService:
         self._pages = clients.producer(world.kafka, "ingest")
         self._runs = Runs(100_000)
         self.wrong: dict[tuple[int, int], tuple[str, str]] = {}
+
+    def create(self, *others: NewTopic) -> None:
+        """Make the topic of readings."""
+        topics = [NewTopic(self.readings, PARTITIONS, 1, config={"retention.ms": "-1"}), *others]
+        for future in self.world.admin.create_topics(topics).values():
+            future.result(WAIT_S)
 
     def take_in(self, records: int) -> None:
         """Write records of every fate, and attest them."""
@@ -162,3 +166,23 @@ def test_what_was_acknowledged_and_is_not_there_is_named_through_a_kill_and_noth
     assert len(ingest.wrong) > RECORDS // 50
     assert sum(device is not None for _, device in ingest.found().values()) > len(ingest.wrong) // 2
     assert reconciler.stop() == 0
+
+
+def test_a_topic_that_has_lost_what_was_read_of_it_is_named(ingest: IngestService, reconciler: Process) -> None:
+    """A topic that is made again stands for a leader that was elected without the newest records."""
+    ingest.take_in(600)
+    until("the first are compared", lambda: set(ingest.wrong) <= set(ingest.found()), reconciler.log)
+    admin = ingest.world.admin
+    for future in admin.delete_topics([ingest.readings]).values():
+        future.result(WAIT_S)
+    until("the topic is gone", lambda: ingest.readings not in admin.list_topics(timeout=WAIT_S).topics)
+    ingest.create()
+    ingest.wrong.clear()
+    ingest.take_in(30)
+
+    def lost() -> set[int]:
+        findings = open_findings(ingest.world.kafka, ingest.world.registry)
+        mine = [one["identity"] for one in findings if one["hop"] == "kafka"]
+        return {int(one["partition"]) for one in mine if one["topic"] == ingest.readings}
+
+    until("the loss of each partition is named", lambda: lost() == set(range(PARTITIONS)), reconciler.log)
