@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import attested_records
 import pytest
 from mosquitto_broker import PASSWORD, USER, Broker
 from mqtt_world import Proxy, opened, wait_until
@@ -106,6 +107,10 @@ def test_several_processes_share_the_messages_and_invalid_ones_are_dead_letters(
     (letter,) = (headers for _, value, headers in records if value == b"{broken" and headers["mqtt.topic"] == topic)
     assert letter["__connect.errors.topic"] == topic
     assert bridge.signal(signal.SIGTERM) == 0
+    kafka, device = bridge.topics.kafka, bridge.device.encode()
+    mine = attested_records.stored(kafka, "thermostat.data", lambda key: key == device)
+    told = attested_records.attested(kafka, bridge.topics.registry, "mqtt-proxy", "thermostat.data")
+    assert {place: told[place] for place in mine} == dict.fromkeys(mine, 1), "each is attested once"
 
 
 def test_a_wrong_password_is_said_and_tried_again(bridge: Proxy, mosquitto: Broker) -> None:

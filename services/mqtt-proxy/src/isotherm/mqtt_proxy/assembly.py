@@ -1,17 +1,22 @@
-"""Composes the MQTT server of a process from its parts."""
+"""Composes what server and bridge, or several of their processes, have alike."""
 
 from __future__ import annotations
 
+from isotherm.connector.attestation.attester import Attester
+from isotherm.connector.state.status import this_process
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
+from isotherm.mqtt_proxy.hotpath import attested_runs
+from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
 from isotherm.mqtt_proxy.server.connect_handler import ConnectHandler
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.mqtt_proxy.server.session_manager import SessionManager
 from isotherm.mqtt_proxy.server.wills import WillScheduler
 from isotherm.mqtt_proxy.sessions.migration import SessionMigration
 from isotherm.mqtt_proxy.sessions.store import SessionStore
-from isotherm.mqtt_proxy.settings import ProxySettings
+from isotherm.mqtt_proxy.settings import SERVICE, ProxySettings
+from isotherm.servicekit.avro import SchemaRegistry
 
 
 def build_server(
@@ -48,4 +53,16 @@ def build_server(
             migration=migration,
         ),
         migration=migration,
+    )
+
+
+def build_attester(settings: ProxySettings, registry: SchemaRegistry, topics: TopicEncoders) -> Attester:
+    """Return what attests the readings that a process has acknowledged."""
+    return Attester(
+        registry,
+        SERVICE,
+        this_process(),
+        interval_ms=settings.attestations.interval_ms,
+        is_attested=lambda topic: topic in topics.encoders,
+        make_runs=attested_runs,
     )

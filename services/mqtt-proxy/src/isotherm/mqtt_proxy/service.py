@@ -14,16 +14,13 @@ import uvloop
 from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import CollectorRegistry
 
-from isotherm.connector.attestation.attester import Attester
 from isotherm.connector.standalone.reporting import reported
-from isotherm.connector.state.status import this_process
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.access.tls import server_context
-from isotherm.mqtt_proxy.assembly import build_server
+from isotherm.mqtt_proxy.assembly import build_attester, build_server
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import FatalTransactionError, TransactionalWriter
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
-from isotherm.mqtt_proxy.hotpath import attested_runs
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
@@ -54,7 +51,7 @@ from isotherm.mqtt_proxy.sessions.restoration import UnreadableSessionError
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import SessionStore, StoredState
 from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
-from isotherm.mqtt_proxy.settings import SERVICE, ProxySettings
+from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.schemas import schema
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaRegistry
@@ -131,14 +128,7 @@ class Proxy:
             self._health,
             on_incurable=self._on_producer_broken,
         )
-        self._attester = Attester(
-            self._registry,
-            SERVICE,
-            this_process(),
-            interval_ms=settings.attestations.interval_ms,
-            is_attested=lambda topic: topic in self._encoders.encoders,
-            make_runs=attested_runs,
-        )
+        self._attester = build_attester(settings, self._registry, self._encoders)
         self._producer.on_stored = self._attester.stored if self._attester.is_on else None
         self._writer = TransactionalWriter(
             partial(build_transactional_producer, settings, self._client_id),

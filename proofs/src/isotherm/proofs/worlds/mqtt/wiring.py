@@ -98,7 +98,7 @@ def wired(environment: Environment) -> Iterator[None]:
         ),
         "isotherm.mqtt_proxy.service:SchemaRegistry": lambda _settings: _REGISTRY,
         "isotherm.mqtt_proxy.service:ThreadPoolExecutor": substitutes.thread_pool(environment),
-        "isotherm.mqtt_proxy.service:this_process": lambda: environment.current().name,
+        "isotherm.mqtt_proxy.assembly:this_process": lambda: environment.current().name,
         "isotherm.mqtt_proxy.session_source:NameConflicts": substitutes.NoConflicts,
         "isotherm.mqtt_proxy.service:build_target_state": substitutes.AlwaysRunning,
         "isotherm.mqtt_proxy.service:ensure_dead_letter_topic": lambda *_: None,

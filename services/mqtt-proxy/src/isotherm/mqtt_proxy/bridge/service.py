@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError
 from prometheus_client import CollectorRegistry
 
 from isotherm.connector.standalone.reporting import Reporter, reported
+from isotherm.mqtt_proxy.assembly import build_attester
 from isotherm.mqtt_proxy.bridge.subscriber import Bridge
 from isotherm.mqtt_proxy.bridge_settings import BridgeSettings
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
@@ -111,8 +112,11 @@ class BridgeService:
         self._exit = Exit.OK
         name = f"isotherm-{SERVICE}-bridge-{settings.ordinal}"
         self._admin = clients.admin(settings.kafka, name)
-        self._encoders = TopicEncoders(self._admin, SchemaRegistry(settings.registry), schema("SensorReading", 1))
+        schemas = SchemaRegistry(settings.registry)
+        self._encoders = TopicEncoders(self._admin, schemas, schema("SensorReading", 1))
+        self._attester = build_attester(settings, schemas, self._encoders)
         producer = build_loop_producer(settings, name)
+        producer.on_stored = self._attester.stored if self._attester.is_on else None
         self._producer_health = ProducerHealth(
             producer, partial(build_producer, settings, name), self._health, on_incurable=self._on_producer_broken
         )
@@ -134,7 +138,8 @@ class BridgeService:
         registry.register(self._metrics)
         loop = asyncio.get_running_loop()
         async with monitored(self._settings.http, self._health, registry, link_fd, self._on_port) as process:
-            tasks = [loop.create_task(self._beat())]
+            producer = self._bridge.producer
+            tasks = [loop.create_task(self._beat()), loop.create_task(self._attester.run(producer))]
             try:
                 await retry_until_possible(
                     "kafka", self._check_topics, executor=self._executor, health=self._health, stop=self._stop
@@ -147,6 +152,7 @@ class BridgeService:
                     tasks.append(loop.create_task(self._encoders.watch(_REFRESH_TOPICS_S)))
                 with reported(self._reporter(registry)):
                     await self._run_bridge()
+                await self._attester.finish(producer)
                 _log.info("drained")
             finally:
                 for task in tasks:
@@ -192,4 +198,5 @@ class BridgeService:
             self._health.beat()
             self._producer_health.look()
             self._metrics.producers_replaced = self._producer_health.replaced
+            self._metrics.unattested = self._attester.dropped
             await asyncio.sleep(_BEAT_S)
