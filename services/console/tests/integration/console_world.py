@@ -147,6 +147,19 @@ class World:
         until("the worker is known", lambda: console.knows(self.group), worker.log)
         return worker
 
+    def reconcile(self, name: str, **settings: object) -> Process:
+        """`isotherm-console reconcile` with these settings of `reconciliation`; it is stopped at the end."""
+        given = {
+            "kafka.bootstrap_servers": self.kafka.bootstrap_servers,
+            "registry.url": self.registry.url,
+            "http.port": self._free_port(),
+            **{f"reconciliation.{key}": value for key, value in settings.items()},
+        }
+        sets = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+        made = Process([sys.executable, "-m", "isotherm.console", "reconcile", *sets], self.folder / f"{name}.log")
+        self.run(made)
+        return made
+
     def run(self, process: Process) -> None:
         """Start a process that is stopped at the end."""
         process.start()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
@@ -126,21 +124,14 @@ def ingest(world: World) -> IngestService:
 
 
 @pytest.fixture
-def reconciler(world: World, ingest: IngestService, free_port: Callable[[], int]) -> Iterator[Process]:
-    given = {
-        "kafka.bootstrap_servers": world.kafka.bootstrap_servers,
-        "registry.url": world.registry.url,
-        "http.port": free_port(),
-        "reconciliation.reading_topics": ingest.readings,
-        "reconciliation.windows_topic": f"{ingest.name}.windows",
-        "reconciliation.late_topic": f"{ingest.name}.late",
-        "reconciliation.dead_letter_topic": f"{ingest.name}.dead-letters",
-    }
-    sets = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
-    made = Process([sys.executable, "-m", "isotherm.console", "reconcile", *sets], world.folder / f"{ingest.name}.log")
-    world.run(made)
-    yield made
-    made.stop()
+def reconciler(world: World, ingest: IngestService) -> Process:
+    return world.reconcile(
+        ingest.name,
+        reading_topics=ingest.readings,
+        windows_topic=f"{ingest.name}.windows",
+        late_topic=f"{ingest.name}.late",
+        dead_letter_topic=f"{ingest.name}.dead-letters",
+    )
 
 
 def test_what_was_acknowledged_and_is_not_there_is_named_through_a_kill_and_nothing_else(

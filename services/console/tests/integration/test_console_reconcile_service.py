@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -214,26 +213,18 @@ def pipeline(world: World) -> Pipeline:
 
 
 @pytest.fixture
-def reconciler(world: World, pipeline: Pipeline, free_port: Callable[[], int]) -> Iterator[Process]:
+def reconciler(world: World, pipeline: Pipeline) -> Process:
     """`isotherm-console reconcile` over the pipeline's topics."""
-    given = {
-        "kafka.bootstrap_servers": world.kafka.bootstrap_servers,
-        "registry.url": world.registry.url,
-        "http.port": free_port(),
-        "reconciliation.aggregators": pipeline.name,
-        "reconciliation.reading_topics": pipeline.readings,
-        "reconciliation.windows_topic": pipeline.windows,
-        "reconciliation.late_topic": pipeline.late,
-        "reconciliation.dead_letter_topic": pipeline.dead,
-        "reconciliation.window_ms": WINDOW_MS,
-        "reconciliation.patience_ms": PATIENCE_MS,
-    }
-    sets = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "isotherm.console", "reconcile", *sets]
-    made = Process(command, world.folder / f"{pipeline.name}.log")
-    world.run(made)
-    yield made
-    made.stop()
+    return world.reconcile(
+        pipeline.name,
+        aggregators=pipeline.name,
+        reading_topics=pipeline.readings,
+        windows_topic=pipeline.windows,
+        late_topic=pipeline.late,
+        dead_letter_topic=pipeline.dead,
+        window_ms=WINDOW_MS,
+        patience_ms=PATIENCE_MS,
+    )
 
 
 def until_found(pipeline: Pipeline, reconciler: Process, wanted: Told, watermark_ms: int) -> None:

@@ -11,7 +11,7 @@ from pact import match
 
 from isotherm.connector.attestation.attester import SCHEMA as ATTESTATION_SCHEMA
 from isotherm.connector.attestation.attester import TOPIC as ATTESTATIONS
-from isotherm.connector.attestation.runs import Runs, key_of, unpacked
+from isotherm.connector.attestation.runs import Runs
 from isotherm.connector.distributed.publishing import PLUGIN_SCHEMA
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
 from isotherm.connector.distributed.worker_status import SCHEMA as STATUS_SCHEMA
@@ -141,14 +141,7 @@ def _acknowledged(service: str) -> Need:
             "partition": 0,
             "since": match.integer(scenario.TAKEN_IN_MS),
             "until": match.integer(scenario.TAKEN_IN_MS),
-            "runs": [
-                {
-                    "first_offset": run.first_offset,
-                    "digests": list(unpacked(run.digests)),
-                    "name": key_of(run.name).hex(),
-                }
-                for run in runs.take()[0]
-            ],
+            "runs": [{**run.record(), "digests": list(run.record()["digests"])} for run in runs.take()[0]],
         },
         _is_compared,
     )

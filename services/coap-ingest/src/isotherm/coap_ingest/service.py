@@ -277,7 +277,7 @@ class Pipeline:
                 self._producer_failed.set_exception(ProducerFailedError(text))
 
         producer = LoopProducer(make(), max_outstanding=settings.max_outstanding, make_single=make_single)
-        producer.on_stored = self._attester.stored if self._attester.is_on else None
+        producer.on_stored = self._attester.on_stored
         self._producers.append(producer)
         self._producer_healths.append(ProducerHealth(producer, make, self._health, on_incurable=fail, part=part))
         return producer

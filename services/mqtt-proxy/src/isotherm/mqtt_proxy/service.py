@@ -129,7 +129,7 @@ class Proxy:
             on_incurable=self._on_producer_broken,
         )
         self._attester = build_attester(settings, self._registry, self._encoders)
-        self._producer.on_stored = self._attester.stored if self._attester.is_on else None
+        self._producer.on_stored = self._attester.on_stored
         self._writer = TransactionalWriter(
             partial(build_transactional_producer, settings, self._client_id),
             timeout_s=settings.transactions.timeout_ms / 1000,
@@ -225,7 +225,7 @@ class Proxy:
             linger_s=settings.transactions.linger_ms / 1000,
             metrics=metrics,
             on_fatal=self._on_fatal,
-            on_stored=self._producer.on_stored,
+            on_stored=self._attester.on_stored,
         )
         migration = None
         if self._process is not None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Message
 
 import isotherm.schemas
-from isotherm.connector.attestation.runs import Run, Runs, key_of, unpacked
+from isotherm.connector.attestation.runs import Run, Runs
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import (
     RegistryUnavailableError,
@@ -90,6 +90,11 @@ class Attester:
     def is_on(self) -> bool:
         """Whether anything is attested."""
         return self._interval_s > 0
+
+    @property
+    def on_stored(self) -> Callable[[Message], None] | None:
+        """What a producer calls with each record that Kafka has (`LoopProducer.on_stored`)."""
+        return self.stored if self.is_on else None
 
     @property
     def dropped(self) -> int:
@@ -182,14 +187,7 @@ def page_of(
         "partition": partition,
         "since": span_ms[0],
         "until": span_ms[1],
-        "runs": [
-            {
-                "first_offset": run.first_offset,
-                "digests": unpacked(run.digests),
-                "name": key_of(run.name).hex(),
-            }
-            for run in runs
-        ],
+        "runs": [run.record() for run in runs],
     }
 
 

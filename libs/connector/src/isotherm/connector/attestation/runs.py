@@ -7,8 +7,8 @@ that whoever has all records but one knows the key of that one.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 from zlib import crc32
 
 MOST_RECORDS = 64
@@ -32,6 +32,18 @@ class Run(NamedTuple):
         """How many records these are."""
         return len(self.digests) // DIGEST_BYTES
 
+    def record(self) -> dict[str, Any]:
+        """Return it as the schema Attestation has it."""
+        digests = struct.unpack(f"<{self.records}H", self.digests)
+        return {"first_offset": self.first_offset, "digests": digests, "name": key_of(self.name).hex()}
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Run:
+        """Return what `record` has made. Raises ValueError, struct.error."""
+        digests = record["digests"]
+        packed = struct.pack(f"<{len(digests)}H", *digests)
+        return cls(record["first_offset"], packed, name_of(bytes.fromhex(record["name"])))
+
 
 def digest_of(key: bytes, value: bytes) -> int:
     """Return 16 bits that another record hardly has."""
@@ -46,17 +58,6 @@ def name_of(key: bytes) -> int:
 def key_of(name: int) -> bytes:
     """Return the key of a name, or its beginning."""
     return name.to_bytes(NAME_BYTES, "little").rstrip(b"\0")
-
-
-def packed(digests: Iterable[int]) -> bytes:
-    """Return the digests of a run from numbers."""
-    given = tuple(digests)
-    return struct.pack(f"<{len(given)}H", *given)
-
-
-def unpacked(digests: bytes) -> tuple[int, ...]:
-    """Return the digests of a run as numbers."""
-    return struct.unpack(f"<{len(digests) // DIGEST_BYTES}H", digests)
 
 
 class _OpenRun:

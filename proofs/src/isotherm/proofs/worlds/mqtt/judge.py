@@ -19,26 +19,27 @@ _HEADER_BYTES = 5
 
 def stored_numbers(cluster: Cluster, topic: str, schema: Mapping[str, Any]) -> dict[tuple[str, int], list[int]]:
     """Return the numbers of the stored messages by device and QoS, in the order of the device's partition."""
-    parsed = fastavro.parse_schema(dict(schema), named_schemas={})
     stored: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for reading in _decoded(cluster, topic, schema):
+        stored[reading["device_id"], int(reading["metric"][-1])].append(int(reading["value"]))
+    return stored
+
+
+def _decoded(cluster: Cluster, topic: str, schema: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield what a read_committed reader finds, partition by partition."""
+    parsed = fastavro.parse_schema(dict(schema), named_schemas={})
     for number in range(cluster.partition_counts()[topic]):
         log = cluster.log_of((topic, number))
         for record in log.read(log.start, log.end, committed=True)[0]:
-            reading: Any = fastavro.schemaless_reader(io.BytesIO((record.payload.value or b"")[_HEADER_BYTES:]), parsed)
-            stored[reading["device_id"], int(reading["metric"][-1])].append(int(reading["value"]))
-    return stored
+            yield fastavro.schemaless_reader(io.BytesIO((record.payload.value or b"")[_HEADER_BYTES:]), parsed)
 
 
 def attested(cluster: Cluster, topic: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:
     """Yield topic, partition, offset and digest of each record that a process attests in `topic`."""
-    parsed = fastavro.parse_schema(dict(schema), named_schemas={})
-    for number in range(cluster.partition_counts()[topic]):
-        log = cluster.log_of((topic, number))
-        for record in log.read(log.start, log.end, committed=True)[0]:
-            page: Any = fastavro.schemaless_reader(io.BytesIO((record.payload.value or b"")[_HEADER_BYTES:]), parsed)
-            for run in page["runs"]:
-                for at, digest in enumerate(run["digests"]):
-                    yield page["topic"], page["partition"], run["first_offset"] + at, digest
+    for page in _decoded(cluster, topic, schema):
+        for run in page["runs"]:
+            for at, digest in enumerate(run["digests"]):
+                yield page["topic"], page["partition"], run["first_offset"] + at, digest
 
 
 def judge_attested(cluster: Cluster, records: Iterable[tuple[str, int, int, int]]) -> list[str]:

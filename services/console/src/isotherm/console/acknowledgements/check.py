@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from isotherm.connector.attestation.runs import NAME_BYTES, Run, name_of, packed
+from isotherm.connector.attestation.runs import NAME_BYTES, Run
 from isotherm.console.acknowledgements.seen import Difference, SeenRecords, lost_from
 from isotherm.console.reconciliation.findings import Finding, Kind
 from isotherm.console.trace.model import TopicPartitionOffset
@@ -86,11 +86,8 @@ class AcknowledgementCheck:
             return
         waiting = self._waiting.setdefault((page["topic"], page["partition"]), [])
         told = page["service"], epoch_ms(page["since"]), epoch_ms(page["until"])
-        runs = [
-            Run(one["first_offset"], packed(one["digests"]), name_of(bytes.fromhex(one["name"])))
-            for one in page["runs"]
-        ]
-        for run in runs:
+        # All of them first: of a bad page none is taken.
+        for run in list(map(Run.of, page["runs"])):
             if self._waiting_runs >= _MOST_WAITING:
                 self._count("left out", run.records)
             else:
@@ -153,16 +150,16 @@ class AcknowledgementCheck:
     def _judge_overdue(self, where: TopicPartition, waiting: list[AcknowledgedRun]) -> None:
         """Judge runs behind the end of a partition: they wait for an open transaction, or are lost."""
         _, end = self._bounds(where)
-        beyond = [one for one in waiting if one.end > end and one.came_ms <= self._clock_ms - _OVERDUE_MS]
-        if not beyond:
-            return
-        for one in beyond:
+        left = []
+        for one in waiting:
+            if one.end <= end or one.came_ms > self._clock_ms - _OVERDUE_MS:
+                left.append(one)
+                continue
             self._count("compared", one.run.records)
             self._report_all(_findings(where, one, lost_from(end, one.run), lambda _offset: b""))
-        left = set(waiting) - set(beyond)
+        self._waiting_runs -= len(waiting) - len(left)
         waiting[:] = left
         heapq.heapify(waiting)
-        self._waiting_runs -= len(beyond)
 
     def _report_all(self, findings: Iterable[Finding]) -> None:
         for finding in findings:

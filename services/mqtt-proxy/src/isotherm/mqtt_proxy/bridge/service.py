@@ -116,7 +116,7 @@ class BridgeService:
         self._encoders = TopicEncoders(self._admin, schemas, schema("SensorReading", 1))
         self._attester = build_attester(settings, schemas, self._encoders)
         producer = build_loop_producer(settings, name)
-        producer.on_stored = self._attester.stored if self._attester.is_on else None
+        producer.on_stored = self._attester.on_stored
         self._producer_health = ProducerHealth(
             producer, partial(build_producer, settings, name), self._health, on_incurable=self._on_producer_broken
         )

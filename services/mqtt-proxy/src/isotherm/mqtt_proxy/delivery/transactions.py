@@ -124,16 +124,15 @@ class Transactions:
             return
         result = done.result()
         self._metrics.transactions["committed" if result is WriteResult.COMMITTED else "aborted"] += 1
+        if result is WriteResult.COMMITTED and self._on_stored is not None:
+            for message in self._writer.stored:
+                self._on_stored(message)
         self._apply_result(batch, result)
 
     def _apply_result(self, batch: TransactionBatch, result: WriteResult) -> None:
-        stored, self._writer.stored = self._writer.stored, []
         if result is WriteResult.ABORTED_RECORD_AT_FAULT:
             self._batcher.retry_refused(batch, self._writer.fault)
         else:
-            if result is WriteResult.COMMITTED and self._on_stored is not None:
-                for message in stored:
-                    self._on_stored(message)
             now_s = self._loop.time()
             for write in batch.writes:
                 if write.session is not None:
