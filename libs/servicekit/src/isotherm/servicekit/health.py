@@ -15,7 +15,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, choose_encoder, generate_latest
 
 from isotherm.servicekit.settings import HttpSettings
 
@@ -55,10 +55,16 @@ class Health:
 
 
 class MonitoringServer:
-    """Answers `/live`, `/ready` (200 or 503, JSON) and `/metrics` (Prometheus text) from a daemon thread."""
+    """Answers `/live`, `/ready` (200 or 503, JSON) and `/metrics` (Prometheus text) from a daemon thread.
 
-    def __init__(self, settings: HttpSettings, health: Health, registry: CollectorRegistry) -> None:
-        self._server = _HttpServer((settings.host, settings.port), _handler(health, registry))
+    With exemplars `/metrics` is in the format of OpenMetrics for whoever accepts it: Prometheus' text has none.
+    """
+
+    def __init__(
+        self, settings: HttpSettings, health: Health, registry: CollectorRegistry, *, with_exemplars: bool = False
+    ) -> None:
+        handler = _handler(health, registry, with_exemplars=with_exemplars)
+        self._server = _HttpServer((settings.host, settings.port), handler)
         self._thread = threading.Thread(target=self._server.serve_until_told_to_end, name="monitoring", daemon=True)
 
     @property
@@ -108,18 +114,19 @@ class _HttpServer(ThreadingHTTPServer):
         self._ending.close()
 
 
-def _handler(health: Health, registry: CollectorRegistry) -> type[BaseHTTPRequestHandler]:
-    def live() -> tuple[int, str, bytes]:
+def _handler(health: Health, registry: CollectorRegistry, *, with_exemplars: bool) -> type[BaseHTTPRequestHandler]:
+    def live(_accept: str) -> tuple[int, str, bytes]:
         is_live = health.is_live()
         return (200 if is_live else 503), "application/json", json.dumps({"live": is_live}).encode()
 
-    def ready() -> tuple[int, str, bytes]:
+    def ready(_accept: str) -> tuple[int, str, bytes]:
         problems = health.problems()
         body = json.dumps({"ready": not problems, "problems": problems}).encode()
         return (503 if problems else 200), "application/json", body
 
-    def metrics() -> tuple[int, str, bytes]:
-        return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
+    def metrics(accept: str) -> tuple[int, str, bytes]:
+        encode, content_type = choose_encoder(accept) if with_exemplars else (generate_latest, CONTENT_TYPE_LATEST)
+        return 200, content_type, encode(registry)
 
     pages = {"/live": live, "/ready": ready, "/metrics": metrics}
 
@@ -129,7 +136,9 @@ def _handler(health: Health, registry: CollectorRegistry) -> type[BaseHTTPReques
 
         def do_GET(self) -> None:
             page = pages.get(self.path.partition("?")[0])
-            status, content_type, body = page() if page else (404, "text/plain", b"not found\n")
+            status, content_type, body = (
+                page(self.headers.get("Accept", "")) if page else (404, "text/plain", b"not found\n")
+            )
             self.send_response(status)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))

@@ -9,6 +9,7 @@ from isotherm.coap_ingest.observe.observation import Timing
 from isotherm.connector.attestation.settings import AttestationSettings
 from isotherm.connector.distributed.hosting import HostSettings
 from isotherm.servicekit.settings import Settings
+from isotherm.servicekit.tracing.settings import IngestTracingSettings
 
 
 class ObservationSettings(Settings):
@@ -48,6 +49,7 @@ class CoapIngestSettings(HostSettings):
 
     observation: ObservationSettings = ObservationSettings()
     attestations: AttestationSettings = AttestationSettings()
+    tracing: IngestTracingSettings = IngestTracingSettings()
     units: dict[str, str] = Field(
         default_factory=dict,
         description="Units by metric (`humidity=%RH,co2=ppm`), beside those that the topic declares.",

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import uvloop
 from confluent_kafka import KafkaError, KafkaException
@@ -51,7 +51,7 @@ from isotherm.mqtt_proxy.sessions.restoration import UnreadableSessionError
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import SessionStore, StoredState
 from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
-from isotherm.mqtt_proxy.settings import ProxySettings
+from isotherm.mqtt_proxy.settings import SERVICE, ProxySettings
 from isotherm.schemas import schema
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaRegistry
@@ -59,6 +59,11 @@ from isotherm.servicekit.health import Health
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop, run_async
 from isotherm.servicekit.producer.health import ProducerHealth
+from isotherm.servicekit.tracing.opening import ingest_traces_of
+
+if TYPE_CHECKING:
+    # Imports OpenTelemetry, which a process that does not trace has no use for.
+    from isotherm.servicekit.tracing.ingest_traces import IngestTraces
 
 _log = logs.logger(__name__)
 
@@ -108,6 +113,7 @@ class Proxy:
         self._access = AccessControl(settings, self._metrics)
         self._health = Health()
         self._exit = Exit.OK
+        self._traces: IngestTraces | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="transactions")
         self._name = ServerName(settings.name)
         self._target_state = build_target_state(settings, self._name.connector, self._health, self._metrics)
@@ -145,6 +151,7 @@ class Proxy:
         registry = CollectorRegistry()
         registry.register(self._metrics)
         self._target_state.start()
+        self._traces = ingest_traces_of(self._settings.tracing, SERVICE, registry, instance=self._client_id)
         async with monitored(self._settings.http, self._health, registry, self._link_fd) as self._process:
             try:
                 with reported(self._target_state.reporter(registry)):
@@ -156,6 +163,8 @@ class Proxy:
                 self._target_state.close()
                 self._writer.give_up()
                 self._executor.shutdown(wait=False)
+                if self._traces is not None:
+                    await asyncio.get_running_loop().run_in_executor(None, self._traces.close)
 
     async def _serve(self) -> int:
         settings = self._settings
@@ -238,7 +247,7 @@ class Proxy:
                 metrics=metrics,
             )
         pipeline = IngestPipeline(
-            translator=Translator(self._router, self._encoders.encoders, build_rules(settings)),
+            translator=Translator(self._router, self._encoders.encoders, build_rules(settings), traces=self._traces),
             producer=self._producer,
             transactions=transactions,
             gate=InflightGate(settings.limits.outstanding_records, settings.limits.outstanding_bytes, metrics),

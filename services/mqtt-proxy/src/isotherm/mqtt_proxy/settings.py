@@ -14,6 +14,7 @@ from isotherm.mqtt_proxy.pod_settings import PodSettings
 from isotherm.mqtt_proxy.websocket_settings import WebSocketSettings
 from isotherm.servicekit.settings import Settings
 from isotherm.servicekit.throttling.rates import RateText
+from isotherm.servicekit.tracing.settings import IngestTracingSettings
 
 SERVICE = "mqtt-proxy"
 
@@ -260,6 +261,7 @@ class ProxySettings(HostSettings):
     identity: IdentitySettings = IdentitySettings()
     dead_letters: DeadLetterSettings = DeadLetterSettings()
     attestations: AttestationSettings = AttestationSettings()
+    tracing: IngestTracingSettings = IngestTracingSettings()
     allow_anonymous: bool = Field(
         False,
         description="Accept clients without credentials; otherwise `password_file` or client certificates are needed.",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException, Producer
 from prometheus_client import CollectorRegistry
@@ -35,6 +35,7 @@ from isotherm.persisters.buffers.limits import BufferLimits
 from isotherm.persisters.configuration import dead_letter_topic, error_policy, projector, start_offset
 from isotherm.persisters.consuming.matching_topics import MatchingTopics
 from isotherm.persisters.consuming.membership import Membership
+from isotherm.persisters.consuming.record_traces import RecordTraces
 from isotherm.persisters.consuming.topic_ids import TopicIds
 from isotherm.persisters.readback import Answering, AnswerPublisher, ReadbackInbox, answered
 from isotherm.persisters.records.decoding import AvroDecoder
@@ -51,6 +52,12 @@ from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop
+from isotherm.servicekit.tracing.opening import consumed_traces_of
+
+if TYPE_CHECKING:
+    # Imports OpenTelemetry, which a process that does not trace has no use for.
+    from isotherm.servicekit.tracing.consumed_traces import ConsumedTraces
+    from isotherm.servicekit.tracing.spans import Attributes
 
 _log = logs.logger(__name__)
 
@@ -87,24 +94,37 @@ def run_task(settings: PersistersSettings, assignment: TaskAssignment, stop: Sto
     health = Health()
     registry = CollectorRegistry()
     metrics = TaskMetrics(registry, config.name, task)
-    monitoring = MonitoringServer(settings.http, health, registry)
+    traces = _traces(settings, assignment, registry)
+    monitoring = MonitoringServer(settings.http, health, registry, with_exemplars=traces is not None)
     monitoring.start()
     _log.info("task", connector=config.name, task=task, sink=assignment.kind.name, http_port=monitoring.port)
     try:
         if assignment.launch is not None:
             report_to_worker(http_port=monitoring.port)
-            return _Task(settings, assignment, health, metrics, registry, None).run(stop)
+            return _Task(settings, assignment, health, metrics, registry, None, traces).run(stop)
         follower = TargetFollower(settings.kafka, settings.registry, config.name, assignment.inbox.offer)
         follower.start()
         # Its poll, which nothing can wake, runs out while the task drains.
         take_back = stop.on_set(follower.end)
         try:
-            return _Task(settings, assignment, health, metrics, registry, follower).run(stop)
+            return _Task(settings, assignment, health, metrics, registry, follower, traces).run(stop)
         finally:
             take_back()
             follower.close()
     finally:
         monitoring.stop()
+        if traces is not None:
+            traces.close()
+
+
+def _traces(
+    settings: PersistersSettings, assignment: TaskAssignment, registry: CollectorRegistry
+) -> ConsumedTraces | None:
+    name, task = assignment.config.name, assignment.task
+    attributes: Attributes = {"isotherm.connector": name, "isotherm.task": task, "isotherm.sink": assignment.kind.name}
+    return consumed_traces_of(
+        settings.tracing, "persisters", registry, instance=f"{name}-{task}", attributes=attributes
+    )
 
 
 def buffer_limits(kind: SinkKind, config: Validated, settings: PersistersSettings) -> BufferLimits:
@@ -128,7 +148,9 @@ class _Task:
         metrics: TaskMetrics,
         registry: CollectorRegistry,
         target_follower: TargetFollower | None,
+        traces: ConsumedTraces | None,
     ) -> None:
+        self._traces = None if traces is None else RecordTraces(traces)
         self._settings, self._assignment, self._target_follower = settings, assignment, target_follower
         self._kind, self._config, self._number = assignment.kind, assignment.config, assignment.task
         launch, written = assignment.launch, assignment.written
@@ -254,7 +276,7 @@ class _Task:
             policy=error_policy(kind, config),
             send_dead_letters=dead_letters.send,
             health=self._health,
-            observer=TaskObserver(self._metrics, self._failed_record_log, self._failures),
+            observer=TaskObserver(self._metrics, self._failed_record_log, self._failures, self._traces),
             on_iteration=self._on_iteration,
             matching_topics=matching_topics,
             fence=self._fence(),

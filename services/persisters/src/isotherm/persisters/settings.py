@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from isotherm.connector.distributed.hosting import HostSettings
+from isotherm.servicekit.tracing.settings import TracingSettings
 
 
 class PersistersSettings(HostSettings):
@@ -25,6 +26,7 @@ class PersistersSettings(HostSettings):
         "continue",
         description="If the topic lost records before they were read (retention): count them and continue, or stop.",
     )
+    tracing: TracingSettings = TracingSettings()
     drain_timeout_ms: int = Field(
         15_000, ge=0, description="How long a rebalance or the shutdown waits for writes in flight."
     )

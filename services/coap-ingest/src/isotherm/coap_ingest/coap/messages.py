@@ -8,7 +8,7 @@ from aiocoap.error import AnonymousHost  # type: ignore[import-untyped]  # aioco
 from aiocoap.numbers.types import ACK  # type: ignore[import-untyped]  # aiocoap ships no types
 
 from isotherm.coap_ingest.coap.notification import OBSERVE_MODULUS, Notification, Response
-from isotherm.coap_ingest.coap.options import text_of, uint_or_none
+from isotherm.coap_ingest.coap.options import text_of, traceparent_of, uint_or_none
 from isotherm.coap_ingest.coap.plain.codec import TYPE_NAMES
 from isotherm.coap_ingest.coap.plain.notifications import CONTENT, PlainNotification
 from isotherm.coap_ingest.coap.resource import Resource
@@ -76,6 +76,7 @@ def notification_of(resource: Resource, message: Any, *, arrived_ms: int, rtt_ms
         size2=uint_or_none(opt.size2, 31),
         block1=block_text(opt.block1),
         block2=block_text(opt.block2),
+        traceparent=traceparent_of(message),
     )
 
 

@@ -65,3 +65,5 @@ class Notification:
     size2: int | None = None
     block1: str = ""
     block2: str = ""
+    traceparent: str | None = None
+    """The trace context that the sender gives (`options.TRACEPARENT`)."""

@@ -13,6 +13,9 @@ from aiocoap.numbers import OptionNumber, codes  # type: ignore[import-untyped] 
 from aiocoap.numbers.contentformat import ContentFormat  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.optiontypes import StringOption  # type: ignore[import-untyped]  # aiocoap ships no types
 
+TRACEPARENT = OptionNumber(65052)
+"""W3C Trace Context's `traceparent` as text. No option is registered for it; the number is of the range for experiments
+(RFC 7252 section 12.2), and says elective, safe to forward, no part of the cache key (section 5.4.6)."""
 _MAX_TEXT_BYTES = 255
 _UINT_BITS = {
     OptionNumber.URI_PORT: 16,
@@ -65,6 +68,12 @@ def check_options(request: Any) -> None:
 def uint_or_none(value: Any, bits: int) -> int | None:
     """Return the number of an elective option; None for an absent one, and for one that is too long."""
     return None if value is None or int(value).bit_length() > bits else int(value)
+
+
+def traceparent_of(message: Any) -> str | None:
+    """Return the trace context of a message; None when it has none, or more than one."""
+    options = message.opt.get_option(TRACEPARENT)
+    return bytes(options[0].value).decode("latin-1") if options and len(options) == 1 else None
 
 
 def text_of(value: str) -> str:

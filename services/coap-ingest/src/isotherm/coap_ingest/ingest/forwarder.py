@@ -11,15 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import Counter
 
 from isotherm import payloads
+from isotherm.coap_ingest.coap.notification import Notification
 from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
 from isotherm.coap_ingest.ingest.outlets import Outlet
 from isotherm.coap_ingest.ingest.queued_notification import QueuedNotification
 from isotherm.coap_ingest.ingest.records import headers
+from isotherm.coap_ingest.ingest.traces import NotificationTrace, begin_trace, headers_by_topic
 from isotherm.coap_ingest.metrics import Metrics
 from isotherm.connector.errors.dead_letters import dead_letter_headers
 from isotherm.connector.errors.policies import (
@@ -32,6 +35,10 @@ from isotherm.servicekit import logs
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.producer.delivery import Headers, LoopProducer, QueueFullError
 from isotherm.servicekit.throttling.sparse_log import SparseLog
+
+if TYPE_CHECKING:
+    # Imports OpenTelemetry, which a process that does not trace has no use for.
+    from isotherm.servicekit.tracing.ingest_traces import IngestTraces
 
 _log = logs.logger(__name__)
 
@@ -82,6 +89,7 @@ class _PendingRecord:
     dead_reason: str | None = None
     """The kind of reason for the metric, when this is a dead-letter record."""
     attempts: int = 1
+    trace: NotificationTrace | None = None
     ordinal: int = -1
     """Its place among all records that were handed to a producer; -1 before."""
 
@@ -102,8 +110,10 @@ class Forwarder:
         metrics: Metrics,
         policies: Mapping[str, ErrorPolicy] | None = None,
         sequences: payloads.SequenceGenerator | None = None,
+        traces: IngestTraces | None = None,
     ) -> None:
         """`sequences` is shared by all that store readings of the same devices; without it the forwarder is alone."""
+        self._traces = traces
         self._policies = policies or {}
         self._sequences = sequences or payloads.SequenceGenerator()
         self._queue = queue
@@ -186,7 +196,7 @@ class Forwarder:
             records = []
             for outlet in self._outlets[queued.connector, queued.notification.resource.uri]:
                 records += self._outlet_records(queued, outlet)
-            return records
+            return records if self._traces is None else self._traced(queued.notification, records)
         except Exception as error:
             # A payload that one device sends must not end the service, and must not come again after a restart.
             uri = queued.notification.resource.uri
@@ -199,6 +209,16 @@ class Forwarder:
             return [_PendingRecord(*record, queued) for record in records]
         except payloads.PayloadError as error:
             return [self._dead_letter(queued, error, "key" if outlet.route.statement.with_key else "payload")]
+
+    def _traced(self, notification: Notification, records: list[_PendingRecord]) -> list[_PendingRecord]:
+        trace = begin_trace(self._traces, "coap notification", notification)
+        if trace is None:
+            return records
+        if not records:
+            trace.end()
+        common = NotificationTrace(trace, len(records))
+        added = headers_by_topic(trace, (record.topic for record in records))
+        return [replace(record, headers=[*record.headers, *added[record.topic]], trace=common) for record in records]
 
     def _policy(self, queued: QueuedNotification) -> ErrorPolicy:
         return self._policies.get(queued.connector, _DEFAULT_POLICY)
@@ -311,6 +331,8 @@ class Forwarder:
         else:
             self.last_progress = time.monotonic()
             self._backoff.reset()
+            if record.trace is not None:
+                record.trace.stored()
             if record.dead_reason is None:
                 counter = self._produced.get(record.topic)
                 if counter is None:
@@ -329,7 +351,7 @@ class Forwarder:
             self._retry(record, error)
         elif record.dead_reason is None:
             refused = RecordRefusedError(f"topic {record.topic}: {error.str()}")
-            self._produce_later(self._dead_letter(record.queued, refused, "refused"))
+            self._produce_later(replace(self._dead_letter(record.queued, refused, "refused"), trace=record.trace))
         else:
             # No other topic can take it; the log keeps what is known of the record.
             _log.error("dead letter refused by Kafka and lost", topic=record.topic, key=record.key, reason=error.str())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Hashable, Mapping
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from aiocoap import CON, POST, PUT, Message  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.error import BadRequest  # type: ignore[import-untyped]  # aiocoap ships no types
@@ -18,9 +18,11 @@ from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache
 from isotherm.coap_ingest.coap.message_layer import ServerContext
 from isotherm.coap_ingest.coap.messages import block_text
 from isotherm.coap_ingest.coap.notification import Notification
-from isotherm.coap_ingest.coap.options import BadOptionError, check_options, uint_or_none
+from isotherm.coap_ingest.coap.options import BadOptionError, check_options, traceparent_of, uint_or_none
 from isotherm.coap_ingest.coap.resource import Resource
+from isotherm.coap_ingest.ingest.outlets import KafkaRecord
 from isotherm.coap_ingest.ingest.routes import Encode
+from isotherm.coap_ingest.ingest.traces import begin_trace, with_trace
 from isotherm.coap_ingest.listener.answers import CHANGED, Answer, RequestError
 from isotherm.coap_ingest.listener.plain_requests import PlainRequests
 from isotherm.coap_ingest.listener.plan import ListenPlan
@@ -30,6 +32,10 @@ from isotherm.coap_ingest.listener.request_records import READABLE_FORMATS, Requ
 from isotherm.coap_ingest.metrics import Metrics
 from isotherm.servicekit import logs
 from isotherm.servicekit.producer.delivery import LoopProducer
+
+if TYPE_CHECKING:
+    # Imports OpenTelemetry, which a process that does not trace has no use for.
+    from isotherm.servicekit.tracing.ingest_traces import IngestTrace, IngestTraces
 
 _log = logs.logger(__name__)
 
@@ -55,9 +61,11 @@ class Listener:
         *,
         message_id_cache_size: int,
         sequences: payloads.SequenceGenerator | None = None,
+        traces: IngestTraces | None = None,
     ) -> None:
         """`sequences` is shared by all that store readings of the same devices; without it the listener is alone."""
         self._plan = plan
+        self._traces = traces
         sequences = sequences or payloads.SequenceGenerator()
         self._records = RequestRecords(plan, encoders, limits, sequences, metrics.count_filtered)
         self._writer = RecordWriter(
@@ -186,7 +194,8 @@ class Listener:
         """Store a complete request and call `on_stored` with None or the reason why not. Raises RequestError."""
         self._records.check_access(notification.identity, notification.resource.path)
         self._records.check_size(len(notification.payload))
-        self._writer.begin(self._records.records(notification), on_stored)
+        records, trace = self._traced_records(notification)
+        self._writer.begin(records, on_stored, trace)
 
     def stored(self, problem: str | None) -> Answer:
         """Count what became of a request's records; return its answer."""
@@ -213,7 +222,7 @@ class Listener:
             if payload is None:
                 return Message(code=codes.CONTINUE, block1=block1)
             resource = self._records.resource(path, tuple(request.opt.uri_query))
-            await self._writer.write(self._records.records(_notification(request, resource, payload)))
+            await self._writer.write(*self._traced_records(_notification(request, resource, payload)))
         except BadOptionError as error:
             answer = self.refused(RequestError(error.code, str(error))).message()
         except RequestError as error:
@@ -226,6 +235,15 @@ class Listener:
         if block1 is not None and not block1.more:
             answer.opt.block1 = block1
         return answer
+
+    def _traced_records(self, notification: Notification) -> tuple[Sequence[KafkaRecord], IngestTrace | None]:
+        trace = begin_trace(self._traces, "coap request", notification)
+        try:
+            return with_trace(trace, self._records.records(notification)), trace
+        except RequestError as error:
+            if trace is not None:
+                trace.end(f"refused: {error}")
+            raise
 
     def _answer_discovery(self, request: Any) -> Any:
         """Return the list of resources, or the requested block of it; nothing is stored between the blocks."""
@@ -304,4 +322,5 @@ def _notification(request: Any, resource: Resource, payload: bytes) -> Notificat
         accept=uint_or_none(opt.accept, 16),
         size1=uint_or_none(opt.size1, 31),
         block1=block_text(opt.block1),
+        traceparent=traceparent_of(request),
     )

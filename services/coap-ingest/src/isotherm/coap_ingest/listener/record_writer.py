@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError
 from prometheus_client import Counter
@@ -15,6 +16,10 @@ from prometheus_client import Counter
 from isotherm.coap_ingest.ingest.outlets import KafkaRecord
 from isotherm.coap_ingest.metrics import Metrics
 from isotherm.servicekit.producer.delivery import LoopProducer
+
+if TYPE_CHECKING:
+    # Imports OpenTelemetry, which a process that does not trace has no use for.
+    from isotherm.servicekit.tracing.ingest_traces import IngestTrace
 
 OnStored = Callable[[str | None], None]
 """Called once with None, or with the reason why Kafka does not have all records of a request."""
@@ -34,11 +39,14 @@ class _Write:
     """None when it was called."""
     began_s: float
     unreported: int
+    trace: IngestTrace | None
     problem: str | None = None
 
     def finish(self, problem: str | None) -> None:
         on_stored, self.on_stored = self.on_stored, None
         if on_stored is not None:
+            if self.trace is not None:
+                self.trace.end(problem)
             on_stored(problem)
 
 
@@ -58,17 +66,19 @@ class RecordWriter:
         self._produced: dict[str, Counter] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, records: Sequence[KafkaRecord], on_stored: OnStored) -> None:
-        """Hand `records` to the producer and call `on_stored` once, maybe before this method returns."""
-        now_s = time.monotonic()
+    def begin(self, records: Sequence[KafkaRecord], on_stored: OnStored, trace: IngestTrace | None = None) -> None:
+        """Hand `records` to the producer and call `on_stored` once, maybe before this method returns.
+
+        `trace` ends with this call.
+        """
+        write = _Write(on_stored, now_s := time.monotonic(), len(records), trace)
         self._drop_reported()
         if self._writes and now_s - self._writes[0].began_s > self._stalled_after_s:
-            on_stored(_NO_ANSWER)
+            write.finish(_NO_ANSWER)
             return
         if not records:
-            on_stored(None)
+            write.finish(None)
             return
-        write = _Write(on_stored, now_s, len(records))
         self._writes.append(write)
         for record in records:
             # One by one, so that each record that Kafka acknowledges is counted, also when another one fails.
@@ -77,10 +87,10 @@ class RecordWriter:
             # The producer's own timeout does not cover a record in flight to a broker that hangs.
             self._expire_in(self._timeout_s)
 
-    async def write(self, records: Sequence[KafkaRecord]) -> None:
+    async def write(self, records: Sequence[KafkaRecord], trace: IngestTrace | None = None) -> None:
         """Return when Kafka has all `records`. Raises NotStoredError."""
         done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self.begin(records, lambda problem: None if done.done() else done.set_result(problem))
+        self.begin(records, lambda problem: None if done.done() else done.set_result(problem), trace)
         problem = await done
         if problem is not None:
             raise NotStoredError(problem)

@@ -32,6 +32,7 @@ from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop, run_async
 from isotherm.servicekit.producer.health import ProducerHealth
 from isotherm.servicekit.settings import SettingsError
+from isotherm.servicekit.tracing.opening import ingest_traces_of
 
 _log = logs.logger(__name__)
 
@@ -120,12 +121,14 @@ class BridgeService:
         self._producer_health = ProducerHealth(
             producer, partial(build_producer, settings, name), self._health, on_incurable=self._on_producer_broken
         )
+        self._translator = Translator(router, self._encoders.encoders, build_rules(settings))
+        self._name = name
         self._bridge = Bridge(
             settings.bridge,
             client_id=f"{settings.bridge.client_id}-{settings.ordinal}",
             filters=filters,
             tls=tls,
-            translator=Translator(router, self._encoders.encoders, build_rules(settings)),
+            translator=self._translator,
             producer=producer,
             metrics=self._metrics,
             health=self._health,
@@ -136,6 +139,9 @@ class BridgeService:
         """Start, serve until told to stop, drain."""
         registry = CollectorRegistry()
         registry.register(self._metrics)
+        self._translator.traces = traces = ingest_traces_of(
+            self._settings.tracing, SERVICE, registry, instance=self._name
+        )
         loop = asyncio.get_running_loop()
         async with monitored(self._settings.http, self._health, registry, link_fd, self._on_port) as process:
             producer = self._bridge.producer
@@ -158,6 +164,8 @@ class BridgeService:
                 for task in tasks:
                     task.cancel()
                 self._executor.shutdown(wait=False)
+                if traces is not None:
+                    await loop.run_in_executor(None, traces.close)
         return self._exit
 
     def _on_producer_broken(self, error: KafkaError) -> None:

@@ -298,9 +298,11 @@ class Subscriber:
             error = await self._wait_for_reports(translated, reports)
         if error is not None:
             metrics.refused[publish.qos] += 1
+            translated.end_trace(error.str())
             _log.warning("a message was not stored", topic=publish.topic, reason=error.str())
             return publish.qos == 0
         metrics.count_stored(translated, publish.qos, loop.time() - started_s)
+        translated.end_trace()
         return True
 
     async def _produce_all(self, translated: TranslatedPublish) -> _Reports:

@@ -70,6 +70,7 @@ class IngestPipeline:
         if invalid_reason is None or not is_refused or version != V5:
             return None
         self.metrics.invalid_publishes_refused[invalid_reason] += 1
+        translated.end_trace(f"refused: {invalid_reason}")
         return refusal_reason(invalid_reason)
 
     def count_refused(self, qos: int, client_id: str, reason: str) -> None:

@@ -120,19 +120,23 @@ class PendingPublish:
         pipeline.gate.release(self._records, self._size)
         if error is None:
             pipeline.metrics.count_stored(translated, publish.qos, pipeline.clock() - self._started_s)
+            translated.end_trace()
             if self._ack is not None:
                 receiver.acks.complete(self._ack)
         elif error.code() in RECORDS_AT_FAULT and not self._is_dead_letter:
             self._send_dead_letter(error.str())
         else:
             pipeline.count_refused(publish.qos, receiver.context.client_id, str(error))
+            translated.end_trace(error.str())
             if self._ack is not None:
                 receiver.reject(self._ack, NOT_STORED)
 
     def _send_dead_letter(self, detail: str) -> None:
         receiver = self._receiver
         self._is_dead_letter = True
+        trace = self._translated.trace
         self._translated = receiver.pipeline.translator.dead_letter(self._publish, receiver.context, detail)
+        self._translated.trace = trace
         reason = None if self._ack is None else receiver.refusal(self._translated)
         if self._ack is None or reason is None:
             self.send()

@@ -238,7 +238,9 @@ class Qos2Receiver:
         def on_refused(detail: str) -> Sequence[ProducerRecord] | None:
             # As at QoS 1: its device would send it again forever, and everything behind it would wait.
             nonlocal translated, failure
+            trace = translated.trace
             translated = pipeline.translator.dead_letter(publish, context, detail)
+            translated.trace = trace
             reason = pipeline.refusal(translated, version)
             if reason is not None:
                 failure = reason
@@ -250,8 +252,10 @@ class Qos2Receiver:
             self._in_flight.pop(ack.packet_id, None)
             if outcome is Outcome.COMMITTED:
                 pipeline.metrics.count_stored(translated, 2, pipeline.clock() - started_s)
+                translated.end_trace()
                 self._pubrecs.complete(ack)
                 return
+            translated.end_trace(f"the transaction's outcome: {outcome.name}")
             self._reject(ack, failure, outcome)
 
         return PublishWrite(

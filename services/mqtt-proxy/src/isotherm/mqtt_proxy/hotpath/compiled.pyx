@@ -169,6 +169,7 @@ cdef class PlainPublishes:
         cdef Py_ssize_t[3] received = [0, 0, 0]
         cdef int qos, packet_id
         cdef bint is_v5, has_qos2 = False
+        cdef Py_ssize_t until_root     # publishes, this one included, until one begins a trace; 0: none does
         cdef long long ingest_ms, sequence
         cdef double started_s
         cdef TopicPlan plan
@@ -191,6 +192,9 @@ cdef class PlainPublishes:
             self.close()
             self._acl = self._access.acl
         direct = producer.direct
+        traces = self._pipeline.translator.traces
+        roots = None if traces is None else traces.roots
+        until_root = 0 if roots is None else <Py_ssize_t>roots.left
         records_left, bytes_left = gate.left
         room = producer.left
         is_v5, owed, ingest_ms = self._protocol.version == V5, len(self._waiting), self._context.ingest_ms
@@ -238,7 +242,9 @@ cdef class PlainPublishes:
                     if body[0]:
                         break
                     body += 1
-                # 2. Its records.
+                # 2. Its records. The translator begins traces.
+                if until_root == 1:
+                    break
                 plan = self._plan_of(<const char *>name, name_length)
                 if plan is None:
                     break
@@ -273,6 +279,7 @@ cdef class PlainPublishes:
                     rates.count(end - body)
                 received[qos] += 1
                 taken += 1
+                until_root -= until_root > 0
                 readings += encoded.count
                 records += encoded.count
                 all_bytes += size
@@ -285,6 +292,8 @@ cdef class PlainPublishes:
             if taken:
                 self._protocol.skip(at - start, taken)
                 take_sequences(ingest_ms, readings)
+                if roots is not None:
+                    roots.left = until_root
                 self._pipeline.metrics.count_received((received[0], received[1], received[2]), payload_bytes)
                 gate.acquire(records, all_bytes)
                 if produced:

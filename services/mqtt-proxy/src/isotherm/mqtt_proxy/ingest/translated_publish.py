@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
+
+if TYPE_CHECKING:
+    # Imports OpenTelemetry, which a process that does not trace has no use for.
+    from isotherm.servicekit.tracing.ingest_traces import IngestTrace
 
 
 @dataclass(slots=True)
@@ -14,7 +19,7 @@ class TranslatedPublish:
     `readings` holds the number of readings and raw payloads by Kafka topic. `dead_letters` holds the reasons of the
     dead letters among the records; `unstored` the reasons of those that are only counted, because the rate of dead
     letters is exceeded. `filtered` holds the number of readings that the condition of a route leaves out, by the
-    route's target. `bytes` is the memory that the records take until Kafka has them.
+    route's target. `bytes` is the memory that the records take until Kafka has them. `trace` ends with the answer.
     """
 
     records: list[ProducerRecord] = field(default_factory=list)
@@ -24,8 +29,14 @@ class TranslatedPublish:
     filtered: list[tuple[str, int]] = field(default_factory=list)
     bytes: int = 0
     dropped: bool = False
+    trace: IngestTrace | None = None
 
     @property
     def invalid_reason(self) -> str | None:
         """The first reason for which the publish is invalid; None for a valid one."""
         return self.dead_letters[0] if self.dead_letters else self.unstored[0] if self.unstored else None
+
+    def end_trace(self, error: str | None = None) -> None:
+        """End the trace, if there is one: Kafka has the records, or why it has not."""
+        if self.trace is not None:
+            self.trace.end(error)

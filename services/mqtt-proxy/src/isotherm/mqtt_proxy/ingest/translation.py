@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from isotherm import payloads
 from isotherm.connector.errors.dead_letters import PREFIX
@@ -24,10 +24,15 @@ from isotherm.mqtt_proxy.ingest.headers import (
 )
 from isotherm.mqtt_proxy.ingest.plain_route import PLAIN_TOPIC_BYTES, Encode, PlainRoute, plain_route
 from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, Headers, ProducerRecord, headers_bytes
+from isotherm.mqtt_proxy.ingest.publish_traces import trace_publish
 from isotherm.mqtt_proxy.ingest.routes import ResolvedRoute, Router
 from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
 from isotherm.servicekit.avro import WireFormatError
 from isotherm.servicekit.throttling.rates import Rate, TokenBucket
+
+if TYPE_CHECKING:
+    # Imports OpenTelemetry, which a process that does not trace has no use for.
+    from isotherm.servicekit.tracing.ingest_traces import IngestTraces
 
 DevicePolicy = Literal["payload", "topic", "user"]
 
@@ -121,9 +126,18 @@ class Translator:
     """Translates publishes into records.
 
     `encoders` holds the Avro encoder of each Kafka topic that accepts readings. It may grow while the service runs.
+    `traces` decides which publishes are traced; None traces nothing.
     """
 
-    def __init__(self, router: Router, encoders: Mapping[str, Encode], rules: IngestRules) -> None:
+    def __init__(
+        self,
+        router: Router,
+        encoders: Mapping[str, Encode],
+        rules: IngestRules,
+        *,
+        traces: IngestTraces | None = None,
+    ) -> None:
+        self.traces = traces
         self._router = router
         self._encoders = encoders
         self._rules = rules
@@ -138,6 +152,12 @@ class Translator:
 
     def translate(self, publish: Publish, context: IngestContext) -> TranslatedPublish:
         """Return the records of `publish`. Never raises for anything that a device sends."""
+        translated = self._translate(publish, context)
+        if self.traces is not None:
+            trace_publish(self.traces, publish, context.client_id, translated)
+        return translated
+
+    def _translate(self, publish: Publish, context: IngestContext) -> TranslatedPublish:
         translated = TranslatedPublish()
         try:
             resolved = self._resolve(publish.topic)

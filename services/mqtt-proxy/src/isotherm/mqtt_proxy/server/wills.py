@@ -253,17 +253,20 @@ class WillScheduler:
 
             end.records, end.on_refused = translated.records, on_refused
             if await pipeline.transactions.decide(end) is not Outcome.COMMITTED:
+                translated.end_trace("the transaction's outcome: ABORTED")
                 raise DeliveryFailedError(KafkaError(KafkaError._PURGE_QUEUE))
         else:
             try:
                 await self._send(translated)
             except DeliveryFailedError as failure:
+                translated.end_trace(failure.error.str())
                 if failure.error.code() not in RECORDS_AT_FAULT:
                     raise
                 translated = pipeline.translator.dead_letter(will, context, failure.error.str())
                 await self._send(translated)
             self._submit(end)
         pipeline.metrics.count_stored(translated, will.qos, self._loop.time() - started_s)
+        translated.end_trace()
 
     async def _send(self, translated: TranslatedPublish) -> None:
         for topic, key, value, headers in translated.records:

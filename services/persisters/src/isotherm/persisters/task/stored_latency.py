@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from operator import attrgetter
 
-from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.core import Exemplar, HistogramMetricFamily, Metric
 
 from isotherm.kcql.dates import epoch_ms
 from isotherm.persisters.api.record import Record
@@ -34,6 +34,8 @@ class StoredLatency:
         self._lock = threading.Lock()
         self._counts = {since: [0] * (len(_LIMITS_S) + 1) for since in (EVENT, INGEST)}
         self._sums = dict.fromkeys((EVENT, INGEST), 0.0)
+        self._exemplars: dict[int, Exemplar] = {}
+        """Of the time from ingest, by bucket: the newest record that belongs to a trace."""
 
     def observe(self, rows: Sequence[Row], records: Sequence[Record], now_ms: float) -> None:
         """Count rows that the sink has just taken.
@@ -52,6 +54,13 @@ class StoredLatency:
                 self._add(EVENT, now_ms - row.event_time_ms, end - begin)
                 self._add(INGEST, now_ms - _ingest_ms(row, records), end - begin)
 
+    def exemplify(self, record: Record, trace_id: str, now_ms: float) -> None:
+        """Note a record that belongs to a trace and that the sink has just taken, as an example for its bucket."""
+        age_s = max(0.0, now_ms - record.timestamp_ms) / 1000
+        exemplar = Exemplar({"trace_id": trace_id}, age_s, now_ms / 1000)
+        with self._lock:
+            self._exemplars[bisect.bisect_left(_LIMITS_S, age_s)] = exemplar
+
     def metric(self, name: str, labels: Sequence[str], values: Sequence[str]) -> Metric:
         """Return the histograms with these labels and their values, and the label `since`."""
         family = HistogramMetricFamily(
@@ -61,10 +70,13 @@ class StoredLatency:
         )
         with self._lock:
             for since, counts in self._counts.items():
-                total, buckets = 0, []
-                for limit, count in zip((*map(str, _LIMITS_S), "+Inf"), counts, strict=True):
+                total = 0
+                buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+                exemplars = self._exemplars if since == INGEST else {}
+                for number, (limit, count) in enumerate(zip((*map(str, _LIMITS_S), "+Inf"), counts, strict=True)):
                     total += count
-                    buckets.append((limit, total))
+                    exemplar = exemplars.get(number)
+                    buckets.append((limit, total) if exemplar is None else (limit, total, exemplar))
                 family.add_metric([*values, since], buckets, self._sums[since])
         return family
 

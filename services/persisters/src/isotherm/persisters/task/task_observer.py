@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 
 from isotherm.connector.config.validation import Validated
 from isotherm.connector.errors.failure_limits import FailureWatch
-from isotherm.persisters.api.record import FailedRecord
+from isotherm.persisters.api.record import FailedRecord, Record
+from isotherm.persisters.api.row import Row
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.partition_buffer import Partition
+from isotherm.persisters.consuming.record_traces import RecordTraces
 from isotherm.persisters.task.metrics import TaskMetrics
 from isotherm.servicekit import logs
 
@@ -20,12 +22,25 @@ _MAX_CHARACTERS = 300
 
 
 class TaskObserver:
-    """Passes all reports to the metrics, failed records also to the log, outcomes also to the failure limit."""
+    """Passes all reports to the metrics, failed records also to the log, outcomes also to the failure limit.
 
-    def __init__(self, metrics: TaskMetrics, log: FailedRecordLog, failures: FailureWatch) -> None:
-        self.wrote, self.stored = metrics.wrote, metrics.stored
+    `traces` makes the spans of traced records; None for none.
+    """
+
+    def __init__(
+        self, metrics: TaskMetrics, log: FailedRecordLog, failures: FailureWatch, traces: RecordTraces | None = None
+    ) -> None:
+        self.wrote = metrics.wrote
+        self._traces = traces
         self.retried, self.committed = metrics.retried, metrics.committed
         self._metrics, self._log, self._failures = metrics, log, failures
+
+    def stored(self, rows: Sequence[Row], records: Sequence[Record]) -> None:
+        """The sink has taken these rows of `records`."""
+        self._metrics.stored(rows, records)
+        if self._traces is not None:
+            for record, trace in self._traces.stored(rows, records):
+                self._metrics.traced(record, trace)
 
     def settled(self, partition: Partition, counts: Counts) -> None:
         """Records got their outcome. The metrics read the counts of the buffers themselves."""
@@ -35,6 +50,8 @@ class TaskObserver:
         """Records were skipped or dead-lettered."""
         self._metrics.failed(records)
         self._log.failed(records)
+        if self._traces is not None:
+            self._traces.failed(records)
 
 
 class FailedRecordLog:

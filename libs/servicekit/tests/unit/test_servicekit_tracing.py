@@ -1,0 +1,244 @@
+"""Tracing: which messages are traced, what becomes of spans, and what a service that does not trace imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+from prometheus_client import CollectorRegistry
+from pydantic import ValidationError
+
+from isotherm.servicekit.tracing.consumed_traces import ConsumedTraces
+from isotherm.servicekit.tracing.ingest_traces import IngestTraces
+from isotherm.servicekit.tracing.root_sampling import RootSampling
+from isotherm.servicekit.tracing.settings import IngestTracingSettings, TracingSettings
+from isotherm.servicekit.tracing.spans import Tracer, end_span, open_tracer
+from isotherm.servicekit.tracing.trace_headers import carrier_of
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+SAMPLED, NOT_SAMPLED = f"00-{TRACE}-{PARENT}-01", f"00-{TRACE}-{PARENT}-00"
+SETTINGS = TracingSettings(endpoint="http://127.0.0.1:4318/v1/traces")
+
+
+class Traced:
+    """A tracer whose spans are kept in memory, and its metrics."""
+
+    def __init__(self, exporter: SpanExporter | None = None, settings: TracingSettings = SETTINGS) -> None:
+        self.memory = InMemorySpanExporter()
+        self.registry = CollectorRegistry()
+        self.tracer: Tracer = open_tracer(
+            settings, "mqtt-proxy", self.registry, instance="one", exporter=exporter or self.memory
+        )
+        self.now_s = 0.0
+
+    def traces(self, ratio: float = 0.0, per_s: int = 100) -> IngestTraces:
+        return IngestTraces(self.tracer, RootSampling(ratio), per_s, lambda: self.now_s)
+
+    def spans(self) -> Sequence[ReadableSpan]:
+        self.tracer.close()
+        return self.memory.get_finished_spans()
+
+    def count(self, outcome: str) -> float | None:
+        return self.registry.get_sample_value("isotherm_spans_total", {"outcome": outcome})
+
+
+class TestCarrier:
+    def test_the_last_of_several_counts(self) -> None:
+        pairs = [("traceparent", b"first"), ("other", b"x"), ("traceparent", SAMPLED), ("tracestate", b"a=1")]
+        assert carrier_of(pairs) == {"traceparent": SAMPLED, "tracestate": "a=1"}
+
+    def test_a_state_alone_is_nothing(self) -> None:
+        assert carrier_of([("tracestate", "a=1"), ("traceparent", None)]) == {}
+
+    def test_what_is_too_long_is_left_out(self) -> None:
+        assert carrier_of([("traceparent", SAMPLED), ("tracestate", "a" * 513)]) == {"traceparent": SAMPLED}
+        assert carrier_of([("traceparent", "0" * 129)]) == {}
+
+    @given(
+        st.lists(st.tuples(st.sampled_from(["traceparent", "tracestate", "x"]), st.none() | st.text() | st.binary()))
+    )
+    def test_whatever_a_device_sends_is_read(self, pairs: list[tuple[str, str | bytes | None]]) -> None:
+        carrier = carrier_of(pairs)
+        assert set(carrier) <= {"traceparent", "tracestate"}
+        assert not carrier or "traceparent" in carrier
+
+
+class TestRootSampling:
+    @pytest.mark.parametrize("ratio", [0.5, 0.1, 0.01])
+    def test_it_draws_its_share(self, ratio: float) -> None:
+        sampling = RootSampling(ratio)
+        messages = int(20_000 / ratio)
+        drawn = sum(sampling.is_due() for _ in range(messages))
+        # 20,000 are expected, with a standard deviation of at most 141: eight of them.
+        assert abs(drawn - 20_000) < 1_150
+
+    def test_none_and_all(self) -> None:
+        never, always = RootSampling(0.0), RootSampling(1.0)
+        assert not any(never.is_due() for _ in range(1_000))
+        assert never.left == 0
+        assert all(always.is_due() for _ in range(1_000))
+
+    @given(st.floats(1e-9, 1.0), st.floats(0.0, 1.0, exclude_max=True))
+    def test_the_next_one_is_always_ahead(self, ratio: float, draw: float) -> None:
+        sampling = RootSampling(ratio, lambda: draw)
+        assert sampling.left >= 1
+
+
+class TestIngest:
+    def test_a_sampled_context_is_continued_into_the_records(self) -> None:
+        traced = Traced()
+        trace = traced.traces().begin("mqtt publish", {"traceparent": SAMPLED, "tracestate": "a=1"}, lambda: {"n": 1})
+        assert trace is not None
+        headers = dict(trace.headers_for("thermostat.data", 3))
+        trace.end()
+        send, publish = traced.spans()
+        assert trace.id == TRACE
+        assert (send.name, send.kind, publish.kind) == ("send thermostat.data", SpanKind.PRODUCER, SpanKind.SERVER)
+        assert publish.parent is not None
+        assert f"{publish.parent.span_id:016x}" == PARENT
+        assert send.parent == publish.context
+        assert send.context is not None
+        assert headers == {"traceparent": f"00-{TRACE}-{send.context.span_id:016x}-01", "tracestate": "a=1"}
+        assert publish.attributes == {"n": 1}
+        assert publish.status.status_code is StatusCode.UNSET
+
+    def test_what_is_not_stored_is_an_error(self) -> None:
+        traced = Traced()
+        trace = traced.traces(1.0).begin("mqtt publish", {}, dict)
+        assert trace is not None
+        trace.headers_for("t", 1)
+        trace.end("Broker: Message size too large")
+        trace.end()
+        spans = traced.spans()
+        assert [span.status.status_code for span in spans] == [StatusCode.ERROR] * 2
+        assert spans[0].status.description == "Broker: Message size too large"
+
+    def test_a_context_that_is_not_sampled_is_passed_on(self) -> None:
+        traced = Traced()
+        trace = traced.traces(1.0).begin("mqtt publish", {"traceparent": NOT_SAMPLED}, dict)
+        assert trace is not None
+        assert trace.id is None
+        assert trace.headers_for("t", 1) == [("traceparent", NOT_SAMPLED)]
+        trace.end()
+        assert not traced.spans()
+
+    def test_beyond_the_rate_a_context_is_passed_on_as_not_sampled(self) -> None:
+        traced = Traced()
+        traces = traced.traces(per_s=2)
+        begun = [traces.begin("mqtt publish", {"traceparent": SAMPLED}, dict) for _ in range(5)]
+        assert [trace is not None and trace.id for trace in begun] == [TRACE, TRACE, None, None, None]
+        assert begun[4] is not None
+        assert begun[4].headers_for("t", 1) == [("traceparent", NOT_SAMPLED)]
+        traced.now_s = 1.0
+        again = traces.begin("mqtt publish", {"traceparent": SAMPLED}, dict)
+        assert again is not None
+        assert again.id == TRACE
+
+    @pytest.mark.parametrize("text", ["", "x", f"00-{'0' * 32}-{PARENT}-01", f"ff-{TRACE}-{PARENT}-01", SAMPLED[:-1]])
+    def test_no_valid_context_is_none(self, text: str) -> None:
+        traced = Traced()
+        assert traced.traces().begin("mqtt publish", {"traceparent": text}, dict) is None
+
+    def test_a_later_version_is_passed_on_as_this_one_reads_it(self) -> None:
+        later = f"01-{TRACE}-{PARENT}-00-more"
+        trace = Traced().traces().begin("mqtt publish", {"traceparent": later}, dict)
+        assert trace is not None
+        assert trace.headers_for("t", 1) == [("traceparent", f"01-{TRACE}-{PARENT}-00")]
+
+
+class TestConsumed:
+    def test_a_span_begins_at_kafkas_timestamp(self) -> None:
+        traced = Traced()
+        consumed = ConsumedTraces(traced.tracer, {"isotherm.sink": "http"})
+        context = consumed.context_of([("traceparent", SAMPLED.encode())])
+        assert context is not None
+        assert consumed.record(context, "t", 2, 7, since_ms=1_767_225_600_000, error="no") == TRACE
+        (span,) = traced.spans()
+        assert (span.name, span.kind) == ("process t", SpanKind.CONSUMER)
+        assert span.start_time == 1_767_225_600_000_000_000
+        assert span.attributes is not None
+        assert span.attributes["messaging.kafka.offset"] == 7
+        assert span.attributes["isotherm.sink"] == "http"
+        assert span.status.description == "no"
+
+    def test_a_timestamp_of_tomorrow_gives_no_negative_span(self) -> None:
+        traced = Traced()
+        consumed = ConsumedTraces(traced.tracer, {})
+        context = consumed.context_of([("traceparent", SAMPLED)])
+        assert context is not None
+        consumed.record(context, "t", 0, 0, since_ms=9_999_999_999_999)
+        (span,) = traced.spans()
+        assert span.start_time is not None
+        assert span.end_time is not None
+        assert span.start_time <= span.end_time
+
+    def test_others_have_none(self) -> None:
+        consumed = ConsumedTraces(Traced().tracer, {})
+        assert consumed.context_of([]) is None
+        assert consumed.context_of([("traceparent", NOT_SAMPLED)]) is None
+
+
+class FailingExporter(SpanExporter):
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return SpanExportResult.FAILURE
+
+
+class TestCounts:
+    def make(self, traced: Traced, number: int) -> None:
+        for _ in range(number):
+            end_span(traced.tracer.start("x", SpanKind.INTERNAL, None, {}))
+
+    def test_exported(self) -> None:
+        traced = Traced()
+        self.make(traced, 30)
+        assert len(traced.spans()) == 30
+        assert (traced.count("exported"), traced.count("failed"), traced.count("dropped")) == (30, 0, 0)
+
+    def test_failed(self) -> None:
+        traced = Traced(FailingExporter())
+        self.make(traced, 30)
+        traced.tracer.close()
+        assert (traced.count("exported"), traced.count("failed"), traced.count("dropped")) == (0, 30, 0)
+
+    def test_every_span_has_one_outcome_when_too_many_wait(self) -> None:
+        traced = Traced(settings=TracingSettings(endpoint=SETTINGS.endpoint, queue_spans=512))
+        self.make(traced, 20_000)
+        exported = len(traced.spans())
+        assert traced.count("exported") == exported
+        assert (traced.count("dropped") or 0) + exported == 20_000
+
+    def test_an_unsampled_span_is_none(self) -> None:
+        traced = Traced()
+        context = traced.tracer.context_of({"traceparent": NOT_SAMPLED})
+        end_span(traced.tracer.start("x", SpanKind.INTERNAL, context, {}))
+        assert not traced.spans()
+        assert traced.count("exported") == 0
+
+
+class TestSettings:
+    @pytest.mark.parametrize("endpoint", ["localhost:4318", "ftp://x/", "http://", "http://user:word@x/v1/traces"])
+    def test_what_is_no_endpoint(self, endpoint: str) -> None:
+        with pytest.raises(ValidationError, match="endpoint"):
+            TracingSettings(endpoint=endpoint)
+
+    def test_a_file_that_is_missing(self) -> None:
+        with pytest.raises(ValidationError, match="ssl_ca_location: there is no file '/nowhere.pem'"):
+            TracingSettings(ssl_ca_location="/nowhere.pem")
+
+    def test_values_of_headers_are_not_shown(self) -> None:
+        settings = IngestTracingSettings.model_validate({"headers": {"Authorization": "Bearer s3cret"}})
+        assert "s3cret" not in repr(settings)
+
+
+def test_a_service_that_does_not_trace_does_not_import_opentelemetry() -> None:
+    modules = "isotherm.mqtt_proxy.service, isotherm.coap_ingest.service, isotherm.persisters.service, isotherm.alerts.service"
+    check = f"import sys, {modules}; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -1,0 +1,54 @@
+"""The spans of traced records: from Kafka's timestamp until the sink has their rows, or they failed (ADR 271)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from isotherm.persisters.api.record import FailedRecord, Record
+from isotherm.persisters.api.row import Row
+from isotherm.servicekit.tracing.trace_headers import TRACEPARENT
+
+if TYPE_CHECKING:
+    # Imports OpenTelemetry, which a task that does not trace has no use for.
+    from isotherm.servicekit.tracing.consumed_traces import ConsumedTraces
+
+
+class RecordTraces:
+    """Makes the spans of one task's records; the writers' threads call it."""
+
+    def __init__(self, traces: ConsumedTraces) -> None:
+        self._traces = traces
+
+    def stored(self, rows: Sequence[Row], records: Sequence[Record]) -> Iterator[tuple[Record, str]]:
+        """Make the spans of records whose rows the sink has just taken; yield each with the trace's identifier.
+
+        Args:
+            rows: in the order of their offsets.
+            records: those that the rows were made of, and perhaps others.
+        """
+        traced = [record for record in records if _has_context(record)]
+        if not traced:
+            return
+        offsets = {row.offset for row in rows}
+        for record in traced:
+            if record.offset in offsets and (trace := self._record(record)) is not None:
+                yield record, trace
+
+    def failed(self, records: Sequence[FailedRecord]) -> None:
+        """Make the spans of records that were skipped or dead-lettered."""
+        for failed in records:
+            if _has_context(failed.record):
+                self._record(failed.record, f"{failed.stage} {failed.reason}: {failed.error}")
+
+    def _record(self, record: Record, error: str | None = None) -> str | None:
+        context = self._traces.context_of(record.headers)
+        if context is None:
+            return None
+        return self._traces.record(
+            context, record.topic, record.partition, record.offset, since_ms=record.timestamp_ms, error=error
+        )
+
+
+def _has_context(record: Record) -> bool:
+    return any(name == TRACEPARENT for name, _ in record.headers)
