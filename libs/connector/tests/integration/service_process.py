@@ -31,11 +31,11 @@ class ServiceProcess:
         assert self.process is not None
         return self.process.pid
 
-    def page(self, name: str) -> str:
+    def page(self, name: str, accept: str = "*/*") -> str:
         """A page of the monitoring server, also with status 503; empty while it does not answer."""
         connection = HTTPConnection("127.0.0.1", self._port, timeout=30)
         try:
-            connection.request("GET", f"/{name}")
+            connection.request("GET", f"/{name}", headers={"Accept": accept})
             return connection.getresponse().read().decode()
         except OSError:
             return ""
