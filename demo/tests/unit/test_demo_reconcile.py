@@ -11,7 +11,7 @@ from rich.console import Console
 
 from isotherm.cli.reconciliation.report import Line, ReconciliationReport
 from isotherm.cli.reconciliation.table import show
-from isotherm.demo import reconcile
+from isotherm.demo import reconcile, reconciliation
 from isotherm.demo.addresses import Addresses
 from isotherm.demo.evidence import (
     Reader,
@@ -68,6 +68,15 @@ def test_patience_begins_anew_with_every_change(monkeypatch: pytest.MonkeyPatch,
 def test_what_stands_still_without_adding_up_is_the_verdict(monkeypatch: pytest.MonkeyPatch, time: Time) -> None:
     assert settle(monkeypatch, time, iter([bad(1)] * 100)) == bad(1)
     assert 10.0 <= time.now_s <= 13.0
+
+
+def test_what_cannot_change_any_more_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, time: Time) -> None:
+    surplus = reconciliation.dead_letters_line({"a.dead-letters": 1}, {})
+    growing = [ReconciliationReport((surplus, *bad(count).lines)) for count in range(3)]
+    last = ReconciliationReport((surplus, *GOOD.lines))
+
+    assert settle(monkeypatch, time, iter([*growing, last])) is last
+    assert time.now_s == 9.0
 
 
 def test_ledger_gives_published_readings_and_acknowledgements(tmp_path: Path) -> None:

@@ -147,6 +147,11 @@ def test_unexpected_dead_letters_name_their_topic() -> None:
     )
 
 
+def test_only_dead_letters_that_are_still_expected_may_come() -> None:
+    assert dead_letters_line({}, {"a.dead-letters": 1}).may_change
+    assert not dead_letters_line({"a.dead-letters": 2}, {"a.dead-letters": 1}).may_change
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xy"), st.integers(0, 50), st.integers(0, 9))))
 def test_newest_is_one_reading_of_each_metric_that_none_is_newer_than(readings: list[Identity]) -> None:
     found = newest(readings)

@@ -92,13 +92,13 @@ def settle(
     wait: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> ReconciliationReport:
-    """The first report that adds up, or the last one when its figures have not changed for `patience_s`.
+    """The first report that adds up, as far as that may still change, or the last one after `patience_s` without change.
 
     Everything that sends records must be stopped before. It reads the evidence and not the consumers' lag, because the
     offsets of a lag also count transaction markers.
     """
     last, changed_at = take(addresses, reader), clock()
-    while not last.adds_up and clock() - changed_at < patience_s:
+    while any(line.may_change for line in last.lines if not line.adds_up) and clock() - changed_at < patience_s:
         on_wait(last)
         wait(interval_s)
         now = take(addresses, reader)

@@ -95,6 +95,7 @@ async def test_a_dead_letter_that_waits_while_its_partition_is_revoked_is_not_pr
     converter = SimpleNamespace(convert=convert, dead_letter=dead_letter, plain_schemas=set())
     settings = SimpleNamespace(advance_when_idle=False)
     runner: Any = SimpleNamespace(_converter=converter, _processor=owner, _store=owner.store, _settings=settings)
+    runner._traces = None
     record: Any = SimpleNamespace(topic="in", partition=0)
     processing = asyncio.create_task(StreamRunner._process_record(runner, record))
     await asyncio.wait_for(begun.wait(), LIMIT_S)

@@ -18,6 +18,7 @@ from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.device_state_store import DeviceStateStore
+from isotherm.alerts.stream.outputs import Cause
 from isotherm.alerts.stream.processor import MAX_ALERTS_IN_FLIGHT, Processor
 
 NOW_MS, MAX_PUBLISH_DELAY_MS = 1_000_000_000, 2_000
@@ -55,7 +56,7 @@ class Outputs:
         self._write("change", (partition, device_id, value))
         on_stored()
 
-    def write_alert(self, record: AlertRecord, on_stored: Callable[[], None]) -> None:
+    def write_alert(self, record: AlertRecord, on_stored: Callable[[], None], cause: Cause | None = None) -> None:
         self._write("alert", dict(record))
         on_stored()
 
@@ -92,7 +93,7 @@ class SlowOutputs(Outputs):
         self._write("change", (partition, device_id, value))
         self.reports.append(on_stored)
 
-    def write_alert(self, record: AlertRecord, on_stored: Callable[[], None]) -> None:
+    def write_alert(self, record: AlertRecord, on_stored: Callable[[], None], cause: Cause | None = None) -> None:
         self._write("alert", dict(record))
         self.reports.append(on_stored)
 

@@ -18,6 +18,8 @@ class Line:
     title: str
     figures: Mapping[str, int]
     problems: tuple[str, ...] = ()
+    may_change: bool = True
+    """Whether the line may add up later, when nothing more is sent."""
 
     @property
     def adds_up(self) -> bool:

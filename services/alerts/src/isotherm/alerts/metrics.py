@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+if TYPE_CHECKING:
+    # Imports OpenTelemetry, which a process that does not trace has no use for.
+    from opentelemetry.context import Context
 
 PREFIX = "isotherm_alerts_"
 
@@ -60,6 +65,15 @@ class Metrics:
             buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
             registry=self.registry,
         )
+
+    def observe_reaction(self, seconds: float, context: Context | None) -> None:
+        """Observe the time until an alert was in Kafka; the trace of its reading is an example for it."""
+        exemplar = None
+        if context is not None:
+            from isotherm.servicekit.tracing.spans import trace_id_of
+
+            exemplar = {"trace_id": trace_id_of(context)}
+        self.reaction.observe(seconds, exemplar)
 
     def _add_routes(self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]) -> None:
         self.notifications = counter(

@@ -14,6 +14,7 @@ from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.hotpath import quiet_devices
 from isotherm.alerts.input.device_table_follower import DeviceTableFollower
 from isotherm.alerts.input.reading_converter import ReadingConverter
+from isotherm.alerts.input.reading_traces import ReadingTraces
 from isotherm.alerts.live_rules.live_rules import LiveRules, RuleClients, sources_of
 from isotherm.alerts.liveness import is_done_within
 from isotherm.alerts.metrics import PREFIX, Metrics
@@ -40,7 +41,7 @@ from isotherm.alerts.stream.topic_setup import (
 )
 from isotherm.connector.errors.dead_letters import DeadLetterQueue, producer_overrides
 from isotherm.connector.standalone.reporting import Reporter, counts_of, reported
-from isotherm.connector.state.status import State
+from isotherm.connector.state.status import State, this_process
 from isotherm.connector.state.target_follower import TargetFollower
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
@@ -50,6 +51,7 @@ from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop, collect_rarely
 from isotherm.servicekit.settings import SettingsError
 from isotherm.servicekit.startup import wait_until_up
+from isotherm.servicekit.tracing.opening import consumed_traces_of
 
 _RETRIABLE = (NotPreparedError, RegistryUnavailableError, SchemaNotRegisteredError)
 _POLL_S = 0.1
@@ -117,13 +119,20 @@ class Alerts:
             self._metrics,
         )
         self._runner: StreamRunner | None = None
+        self._traces: ReadingTraces | None = None
 
     async def run(self, stop: Stop) -> int:
         """Run until a stop is requested or a record is refused permanently; return the exit code.
 
         Raises SettingsError.
         """
-        monitoring = MonitoringServer(self._settings.http, self._health, self._metrics.registry)
+        traces = consumed_traces_of(
+            self._settings.tracing, "alerts", self._metrics.registry, instance=this_process(), attributes={}
+        )
+        self._traces = None if traces is None else ReadingTraces(traces)
+        monitoring = MonitoringServer(
+            self._settings.http, self._health, self._metrics.registry, with_exemplars=traces is not None
+        )
         monitoring.start()
         _log.info("monitoring server started", port=monitoring.port)
         self._target.start()
@@ -149,6 +158,8 @@ class Alerts:
             ends = [*(route.close for route in routes), *parts]
             await asyncio.gather(*(asyncio.to_thread(end) for end in ends))
             monitoring.stop()
+            if traces is not None:
+                await asyncio.to_thread(traces.close)
         return Exit.OK
 
     async def _run(self, stop: Stop, routes: list[RouteRunner]) -> None:
@@ -176,7 +187,8 @@ class Alerts:
         while not stop.is_set():
             # Each run has a store and outputs of its own, because only the changelog survives a run.
             producer = outputs_producer(settings)
-            outputs = await self._until(stop, "registry", partial(Outputs, settings, registry, self._metrics, producer))
+            make_outputs = partial(Outputs, settings, registry, self._metrics, producer, self._traces)
+            outputs = await self._until(stop, "registry", make_outputs)
             processor = self._make_processor(
                 await asyncio.to_thread(self._engine), outputs, partitions, aggregates=aggregates
             )
@@ -193,6 +205,7 @@ class Alerts:
                 self._metrics,
                 self._make_forwarder(registry) if aggregates else None,
                 self._rules.current,
+                self._traces,
             )
             outcome = await self._runner.run(stop)
             _log.info("run ended", reason=outcome.value)

@@ -14,6 +14,7 @@ from isotherm.alerts.rules.device_table import Overrides
 from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.alerts.rules.rule_sources import verify_overrides
 from isotherm.servicekit.settings import ServiceSettings, Settings
+from isotherm.servicekit.tracing.settings import TracingSettings
 
 _WEBHOOK = "webhook"
 
@@ -34,6 +35,7 @@ class WebhookSettings(Settings):
 class AlertsSettings(ServiceSettings):
     """Settings of the alerts service; times are in ms."""
 
+    tracing: TracingSettings = TracingSettings()
     name: str = Field(
         "isotherm-alerts",
         pattern=r"^[A-Za-z0-9._-]+$",

@@ -61,6 +61,18 @@ class ConsumedTraces:
         end_span(span, error)
         return trace_id(span)
 
+    def send(self, context: Context, topic: str) -> tuple[Span, list[tuple[str, str]]]:
+        """Begin to send a record that follows from a traced one; return the span and the record's headers."""
+        attributes: Attributes = {
+            "messaging.system": "kafka",
+            "messaging.operation.type": "send",
+            "messaging.operation.name": "send",
+            "messaging.destination.name": topic,
+            **self._attributes,
+        }
+        span = self._tracer.start(f"send {topic}", SpanKind.PRODUCER, context, attributes)
+        return span, self._tracer.headers_of(span)
+
     def close(self) -> None:
         """Export what has ended, for at most three seconds."""
         self._tracer.close()

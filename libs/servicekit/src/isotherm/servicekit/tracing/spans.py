@@ -95,6 +95,11 @@ def trace_id(span: Span) -> str:
     return f"{span.get_span_context().trace_id:032x}"
 
 
+def trace_id_of(context: Context) -> str:
+    """Return the identifier of a context's trace, 32 hexadecimal digits."""
+    return trace_id(get_current_span(context))
+
+
 def end_span(span: Span, error: str | None = None, *, end_ns: int | None = None) -> None:
     """End a span, as failed if there is an `error`."""
     if error is not None:

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import KafkaError, Message, Producer
 
 import isotherm.schemas
 from isotherm.alerts.engine import alert_records
 from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState
+from isotherm.alerts.input.reading_traces import ReadingTraces
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.producer.delivery import LoopProducer, QueueFullError
+
+if TYPE_CHECKING:
+    # Imports OpenTelemetry, which a process that does not trace has no use for.
+    from opentelemetry.context import Context
 
 ALERT = isotherm.schemas.schema("Alert", 2)
 ALERT_WITHOUT_ATTRIBUTES = isotherm.schemas.schema("Alert", 1)
@@ -54,6 +59,15 @@ class _Record(NamedTuple):
     value: bytes | None
     partition: int
     on_stored: OnStored
+    headers: Sequence[tuple[str, str]] = ()
+
+
+class Cause(NamedTuple):
+    """The reading that opens or closes an alert."""
+
+    ingest_time_ms: int
+    context: Context | None = None
+    """Its trace context."""
 
 
 class OutputRefusedError(Exception):
@@ -68,7 +82,12 @@ class Outputs:
     """Writes the records of one run. It owns the producer and belongs to one event loop."""
 
     def __init__(
-        self, settings: AlertsSettings, registry: SchemaRegistry, metrics: Metrics, producer: Producer
+        self,
+        settings: AlertsSettings,
+        registry: SchemaRegistry,
+        metrics: Metrics,
+        producer: Producer,
+        traces: ReadingTraces | None = None,
     ) -> None:
         """`producer` never gives a record up, because a lost record would have to end the process.
 
@@ -81,6 +100,7 @@ class Outputs:
         """What comes before the Avro data of a DeviceState: magic byte and schema id."""
         self._producer = LoopProducer(producer, max_outstanding=_MAX_OUTSTANDING)
         self._settings = settings
+        self._traces = traces
         self._metrics = metrics
         self._refused: KafkaError | None = None
         self._closed = False
@@ -156,11 +176,15 @@ class Outputs:
         self._produce(_Record(self._settings.changelog, device_id, value, partition, on_stored))
         self._metrics.changes.inc()
 
-    def write_alert(self, record: AlertRecord, on_stored: OnStored) -> None:
+    def write_alert(self, record: AlertRecord, on_stored: OnStored, cause: Cause | None = None) -> None:
         """Write one state of an alert; `on_stored` is called when Kafka has it."""
+        topic = self._settings.alerts_topic
+        headers: Sequence[tuple[str, str]] = ()
+        if cause is not None and cause.context is not None and self._traces is not None:
+            headers, on_stored = self._traces.send(cause.context, topic, on_stored)
         # A state that an earlier release has stored may hold alerts without attributes.
         value = self._encode_alert({"attributes": None} | record)
-        self._produce(_Record(self._settings.alerts_topic, record["device_id"], value, _BY_KEY, on_stored))
+        self._produce(_Record(topic, record["device_id"], value, _BY_KEY, on_stored, headers))
         self._metrics.alerts.labels(record["rule"], record["state"]).inc()
 
     def write_latest(self, device_id: str, state: DeviceRuleState, now_ms: int) -> None:
@@ -231,9 +255,11 @@ class Outputs:
 
         if self._closed:
             return
-        topic, key, value, partition, _on_stored = record
+        topic, key, value, partition, _on_stored, headers = record
         try:
-            self._producer.produce(topic, key=key, value=value, partition=partition, on_delivery=report)
+            self._producer.produce(
+                topic, key=key, value=value, headers=headers, partition=partition, on_delivery=report
+            )
         except QueueFullError:
             # A delivery report produces this record, and a report cannot wait for room.
             self._waiting.append(record)

@@ -32,7 +32,7 @@ from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.alerts.stream.checkpoint import NOTHING, Checkpoints, DeviceRef, Positions
 from isotherm.alerts.stream.device_schedule import DeviceSchedule, RuleSweep
 from isotherm.alerts.stream.device_state_store import DeviceStateStore, PartitionStates
-from isotherm.alerts.stream.outputs import OnStored, Outputs
+from isotherm.alerts.stream.outputs import Cause, OnStored, Outputs
 from isotherm.alerts.stream.quiet_ways import Judged, QuietHandover, QuietJudge, Record
 
 MAX_ALERTS_IN_FLIGHT = 100
@@ -138,10 +138,7 @@ class Processor:
             self.reschedule((device_id,), is_changed=False)
 
     async def end_changed(self) -> None:
-        """Look at some more devices for alerts of rules that were removed or changed, and close these.
-
-        Raises OutputRefusedError.
-        """
+        """Look at more devices for alerts of changed or removed rules, and close these. Raises OutputRefusedError."""
         await self._sweep.go_on(lambda: self._is_open)
 
     def _end_changed_of(self, partition: PartitionStates, ref: DeviceRef) -> None:
@@ -154,7 +151,9 @@ class Processor:
             self._unwritten.mark_unpublished(ref)
         partition.schedule(ref.device_id, self._engine.due_ms(state, self._devices.get(ref.device_id)))
 
-    async def process(self, topic: str, number: int, reading: Reading, appended_ms: int | None = None) -> bool:
+    async def process(
+        self, topic: str, number: int, reading: Reading, appended_ms: int | None = None, cause: Cause | None = None
+    ) -> bool:
         """Apply a reading from a partition; `settle` waits until Kafka has its effects.
 
         Returns False when nothing was applied, because the partition is not assigned (any more): its offset must not be
@@ -179,7 +178,7 @@ class Processor:
             if reason is not None:
                 self._metrics.filtered.labels(reason).inc()
                 return True
-            await self._apply(partition, DeviceRef(number, reading.device_id), reading)
+            await self._apply(partition, DeviceRef(number, reading.device_id), reading, cause)
             return True
 
     def _owned(self, number: int) -> PartitionStates | None:
@@ -215,18 +214,18 @@ class Processor:
         # It may have been applied before: the position of the device is forgotten.
         return "removed" if removed_ms is not None and reading.event_time_ms <= removed_ms else None
 
-    async def _apply(self, partition: PartitionStates, ref: DeviceRef, reading: Reading) -> None:
+    async def _apply(self, partition: PartitionStates, ref: DeviceRef, reading: Reading, cause: Cause | None) -> None:
         await self._outputs.wait_for_room()
         state = self._quiet_ways.take(partition, ref)
         # Mark the device before anything else: a state from before a crash may never have been published.
         self._unwritten.mark_unpublished(ref)
         try:
-            await self._apply_to(state, partition, ref, reading)
+            await self._apply_to(state, partition, ref, reading, cause or Cause(reading.ingest_time_ms))
         finally:
             self._quiet_ways.give_back(partition, ref)
 
     async def _apply_to(
-        self, state: DeviceRuleState, partition: PartitionStates, ref: DeviceRef, reading: Reading
+        self, state: DeviceRuleState, partition: PartitionStates, ref: DeviceRef, reading: Reading, cause: Cause
     ) -> None:
         device = self._devices.get(ref.device_id)
         if len(state.outbox) >= MAX_ALERTS_IN_FLIGHT:
@@ -253,7 +252,7 @@ class Processor:
             if state.revision == revision:
                 return
             decided = []
-        self._write_state(partition, ref, state, decided, reading.ingest_time_ms)
+        self._write_state(partition, ref, state, decided, cause)
 
     async def advance_time(self, number: int, now_ms: int) -> None:
         """Advance the time of a partition's due devices to `now_ms` (epoch ms), up to which its readings were applied.
@@ -293,9 +292,8 @@ class Processor:
         """Return when nothing is in flight any more, so that another process can take the partitions over.
 
         Until `open` nothing is applied. Faust goes on with what it had fetched before a rebalance; a state that grew by
-        that would look newer than the state of the new owner, and replace it when the partition comes back.
-
-        Raises OutputRefusedError.
+        that would look newer than the state of the new owner, and replace it when the partition comes back. Raises
+        OutputRefusedError.
         """
         async with self._turn:
             self._is_open = False
@@ -337,7 +335,7 @@ class Processor:
         ref: DeviceRef,
         state: DeviceRuleState,
         decided: Sequence[AlertRecord],
-        ingest_time_ms: int | None,
+        cause: Cause | None,
     ) -> None:
         """Write a changed state to the changelog: at once with alerts to publish, which wait for it, else in `settle`.
 
@@ -352,7 +350,7 @@ class Processor:
             self._unwritten.mark_unsaved(ref)
             return
         self._in_flight[ref] += len(to_publish)
-        self._save(ref, state, lambda: self._publish(partition, ref, state, to_publish, ingest_time_ms))
+        self._save(ref, state, lambda: self._publish(partition, ref, state, to_publish, cause))
 
     def _forget(self, partition: PartitionStates, ref: DeviceRef) -> None:
         """Remove a forgotten device, whose alerts are published, from the changelog, its topic and this process."""
@@ -375,19 +373,19 @@ class Processor:
         ref: DeviceRef,
         state: DeviceRuleState,
         alerts: Sequence[AlertRecord],
-        ingest_time_ms: int | None,
+        cause: Cause | None,
     ) -> None:
         def published(alert: AlertRecord) -> None:
             state.outbox.remove(alert)
             self._in_flight[ref] -= 1
-            if ingest_time_ms is not None:
-                self._metrics.reaction.observe(max(self._now_ms() - ingest_time_ms, 0) / 1000)
+            if cause is not None:
+                self._metrics.observe_reaction(max(self._now_ms() - cause.ingest_time_ms, 0) / 1000, cause.context)
             if not self._in_flight[ref]:
                 del self._in_flight[ref]
                 self._write_published(partition, ref, state)
 
         for alert in alerts:
-            self._outputs.write_alert(alert, partial(published, alert))
+            self._outputs.write_alert(alert, partial(published, alert), cause)
 
     def _write_published(self, partition: PartitionStates, ref: DeviceRef, state: DeviceRuleState) -> None:
         """Write to the changelog that the alerts are published, so that a recovery does not publish them again."""

@@ -15,6 +15,7 @@ from faust.types.tuples import Message
 from isotherm.alerts.engine.reading import RejectedReadingError
 from isotherm.alerts.input.device_table_follower import DeviceTableFollower
 from isotherm.alerts.input.reading_converter import ReadingConverter
+from isotherm.alerts.input.reading_traces import ReadingTraces
 from isotherm.alerts.liveness import is_done_within
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.repartition.forwarder import Forwarder, ForwardingRefusedError
@@ -24,7 +25,7 @@ from isotherm.alerts.stream.device_state_store import DeviceStateStore
 from isotherm.alerts.stream.end_offsets import EndOffsets, ReadTargets
 from isotherm.alerts.stream.faust_app import FaustApp
 from isotherm.alerts.stream.fetched_parts import FetchedPart, FetchedRecord, InputRecord, input_record
-from isotherm.alerts.stream.outputs import OutputRefusedError, Outputs, OutputsClosedError
+from isotherm.alerts.stream.outputs import Cause, OutputRefusedError, Outputs, OutputsClosedError
 from isotherm.alerts.stream.processor import Processor
 from isotherm.connector.errors.dead_letters import DeadLettersUnavailableError
 from isotherm.connector.state.target_follower import TargetFollower, TargetState
@@ -72,6 +73,7 @@ class StreamRunner:
         metrics: Metrics,
         forwarder: Forwarder | None = None,
         current_rules: Callable[[], RuleBook] | None = None,
+        traces: ReadingTraces | None = None,
     ) -> None:
         """`forwarder` writes the topic that is read when the input is aggregates. It and `outputs` end with the run.
 
@@ -82,7 +84,7 @@ class StreamRunner:
         self._settings, self._converter, self._processor, self._outputs = settings, converter, processor, outputs
         self._follower, self._target, self._health, self._metrics = follower, target, health, metrics
         self._store: DeviceStateStore = processor.store
-        self._forwarder = forwarder
+        self._forwarder, self._traces = forwarder, traces
         self._current_rules = current_rules or (lambda: processor.rules)
         topics = settings.input_topics if forwarder is None else [settings.repartition]
         self._app = FaustApp(settings, topics, partitions, self._store, self, in_parts=self._store.has_tables)
@@ -181,13 +183,24 @@ class StreamRunner:
         try:
             value: Any = message.value
             if isinstance(value, FetchedPart):
-                return await self._process_part(message.tp, value.records)
-            return await self._process_record(message)
+                is_applied = await self._process_part(message.tp, value.records)
+            else:
+                is_applied = await self._process_record(message)
+            if is_applied and self._traces is not None:
+                self._note_judged(self._traces, message)
+            return is_applied
         except Exception as failure:
             self._fail(failure)
             # Never return: Faust would count the record as processed.
             await asyncio.Event().wait()
             raise
+
+    def _note_judged(self, traces: ReadingTraces, message: Message) -> None:
+        value: Any = message.value
+        if isinstance(value, FetchedPart):
+            traces.judged(message.topic, message.partition, value.records, lambda record: float(record.timestamp))
+        else:
+            traces.judged(message.topic, message.partition, [message], lambda record: 1000.0 * record.timestamp)
 
     async def _process_part(self, tp: TP, records: Sequence[FetchedRecord]) -> bool:
         """Let the compiled code judge the records, and the engine those that it leaves, in their order."""
@@ -217,7 +230,9 @@ class StreamRunner:
         try:
             # In a replay the ingest times of the readings count, not the times at which the replay wrote them.
             appended_ms = _appended_ms(record) if self._settings.advance_when_idle else None
-            return await self._processor.process(record.topic, record.partition, reading, appended_ms)
+            context = None if self._traces is None else self._traces.context_of(record)
+            cause = Cause(reading.ingest_time_ms, context)
+            return await self._processor.process(record.topic, record.partition, reading, appended_ms, cause)
         except RejectedReadingError as error:
             await self._converter.dead_letter(record, error)
             return self._processor.is_assigned(record.partition)
