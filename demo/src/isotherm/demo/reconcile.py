@@ -92,7 +92,7 @@ def settle(
     wait: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> ReconciliationReport:
-    """The first report that adds up, as far as that may still change, or the last one after `patience_s` without change.
+    """The first report that adds up as far as it may still change, or the last one after `patience_s` without change.
 
     Everything that sends records must be stopped before. It reads the evidence and not the consumers' lag, because the
     offsets of a lag also count transaction markers.

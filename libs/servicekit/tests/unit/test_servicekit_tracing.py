@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 
 import pytest
@@ -52,7 +50,12 @@ class Traced:
 
 class TestCarrier:
     def test_the_last_of_several_counts(self) -> None:
-        pairs = [("traceparent", b"first"), ("other", b"x"), ("traceparent", SAMPLED), ("tracestate", b"a=1")]
+        pairs: list[tuple[str, str | bytes | None]] = [
+            ("traceparent", b"first"),
+            ("other", b"x"),
+            ("traceparent", SAMPLED),
+            ("tracestate", b"a=1"),
+        ]
         assert carrier_of(pairs) == {"traceparent": SAMPLED, "tracestate": "a=1"}
 
     def test_a_state_alone_is_nothing(self) -> None:
@@ -230,15 +233,9 @@ class TestSettings:
             TracingSettings(endpoint=endpoint)
 
     def test_a_file_that_is_missing(self) -> None:
-        with pytest.raises(ValidationError, match="ssl_ca_location: there is no file '/nowhere.pem'"):
+        with pytest.raises(ValidationError, match=r"ssl_ca_location: there is no file '/nowhere\.pem'"):
             TracingSettings(ssl_ca_location="/nowhere.pem")
 
     def test_values_of_headers_are_not_shown(self) -> None:
         settings = IngestTracingSettings.model_validate({"headers": {"Authorization": "Bearer s3cret"}})
         assert "s3cret" not in repr(settings)
-
-
-def test_a_service_that_does_not_trace_does_not_import_opentelemetry() -> None:
-    modules = "isotherm.mqtt_proxy.service, isotherm.coap_ingest.service, isotherm.persisters.service, isotherm.alerts.service"
-    check = f"import sys, {modules}; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from aggregator_plans import GivenPlans
+from aggregator_traces import TracedWindows
 from confluent_kafka import Producer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from isotherm.aggregator.spark import query_plans
 from isotherm.aggregator.spark.devices_table import DevicesTable
 from isotherm.aggregator.spark.query_plans import QueryPlans
 from isotherm.aggregator.spark.window_sink import MAX_WINDOWS_IN_DRIVER, WindowSink
+from isotherm.aggregator.tracing.window_traces import WindowTraces
 
 pytest_plugins = ("aggregator_spark",)
 # pyspark leaves the socket of every collect() to the garbage collector.
@@ -80,6 +82,7 @@ def sink(
     open_windows: int | None,
     complete_after_ms: int | None = None,
     unknown_group: str = "unknown",
+    traces: WindowTraces | None = None,
 ) -> Sink:
     """A sink before whose batches `open_windows` windows were open."""
     chosen = AggregatorSettings.model_validate(
@@ -93,7 +96,9 @@ def sink(
     metrics, table = Metrics(), cast(DevicesTable, devices)
     producer = OutputProducer(connect)
     made = Sink(
-        WindowSink(chosen, {}, (5, 6), plans, table, metrics, producer, lambda _: open_windows, complete_after_ms),
+        WindowSink(
+            chosen, {}, (5, 6), plans, table, metrics, producer, lambda _: open_windows, complete_after_ms, traces
+        ),
         metrics,
         {},
     )
@@ -178,6 +183,39 @@ def test_driver_and_spark_write_the_same_bytes(
     assert sum(topic == "temperatures.aggregated" for topic, _ in by_driver.written) == len(rows)
     for name in ("windows_emitted", "groups_emitted", "windows_without_device"):
         assert by_driver.metric(name) == by_spark.metric(name) == by_spark_after_all.metric(name)
+
+
+def test_both_ways_write_the_context_of_a_traced_reading_with_its_window(
+    spark: SparkSession, plans: GivenPlans
+) -> None:
+    rows = [
+        (device, "m", start, start + 10_000, 2, 1.0, 0.5, 0.0, 1.0, 0.5)
+        for device in ("d1", "a|b")
+        for start in (0, 10_000)
+    ]
+    for open_windows in (len(rows), None):
+        traced = TracedWindows()
+        first, second = traced.reading("a|b", 10_500), traced.reading("a|b", 19_999)
+        traced.reading("d2", 10_500)
+        made = sink(plans, Devices(spark), open_windows, traces=traced.windows)
+        assert made.sink(frame(spark, rows), BATCH)
+        contexts = {
+            key: headers["traceparent"].decode()
+            for (topic, key), (_, headers) in made.written.items()
+            if topic == "temperatures.aggregated" and "traceparent" in headers
+        }
+        assert list(contexts) == [b"a%7Cb|m|10000|20000"]
+        assert sum(topic == "temperatures.aggregated" for topic, _ in made.written) == len(rows)
+        by_trace = traced.spans()
+        assert [span.name for span in by_trace.pop(second)] == ["aggregate thermostat.data"]
+        aggregate, send = sorted(by_trace.pop(first), key=lambda span: span.name)
+        assert send.name == "send temperatures.aggregated"
+        assert send.parent == aggregate.context
+        assert send.context is not None
+        assert contexts[b"a%7Cb|m|10000|20000"] == f"00-{first}-{send.context.span_id:016x}-01"
+        assert not by_trace
+        # That of d2 waits: its window may come in a later batch.
+        assert traced.windows.readings == 1
 
 
 def test_the_way_follows_the_number_of_open_windows(spark: SparkSession, plans: GivenPlans) -> None:

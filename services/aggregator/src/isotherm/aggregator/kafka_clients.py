@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from uuid import uuid4
 
@@ -14,6 +14,9 @@ from isotherm.aggregator.kafka.stored_position import StoredPosition
 from isotherm.aggregator.kafka.writer_journal import TRANSACTION_TIMEOUT_S, WriterJournal
 from isotherm.aggregator.kafka.writer_lease import SESSION_S, WriterLease
 from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.tracing.opening import Tracing
+from isotherm.aggregator.tracing.reading_follower import ReadingFollower
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 
@@ -46,6 +49,17 @@ def open_output_producer(settings: KafkaSettings) -> OutputProducer:
     """Return the driver's own sender of the output, beside Spark's. It connects when it sends for the first time."""
     client_id = f"{_CLIENT_ID}-windows"
     return OutputProducer(partial(clients.producer, settings, client_id, delivery_timeout_ms=_DELIVERY_TIMEOUT_MS))
+
+
+def open_follower(settings: AggregatorSettings, topics: Sequence[str], tracing: Tracing) -> ReadingFollower:
+    """Return what finds the traced readings of the input."""
+    return ReadingFollower(
+        partial(clients.consumer_to_the_end, settings.kafka, f"{_CLIENT_ID}-traces"),
+        topics,
+        Decoder(SchemaRegistry(settings.registry)),
+        tracing.traces,
+        tracing.windows,
+    )
 
 
 def open_lease(settings: AggregatorSettings, end_process: Callable[[], None]) -> WriterLease:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +27,7 @@ from isotherm.aggregator.kafka.clock_topic import Clock
 from isotherm.aggregator.kafka.start_search import spark_offsets
 from isotherm.aggregator.kafka.writer_journal import LeaseLostError
 from isotherm.aggregator.kafka.writer_lease import Tenure, WriterLease
-from isotherm.aggregator.kafka_clients import open_broker, open_lease, open_output_producer
+from isotherm.aggregator.kafka_clients import open_broker, open_follower, open_lease, open_output_producer
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.recompute.service import corrections_beside
 from isotherm.aggregator.rollups.service import rollups_beside
@@ -50,8 +51,10 @@ from isotherm.aggregator.supervision.rejected_ranges import OffsetRange, Rejecte
 from isotherm.aggregator.supervision.server_wait import ServerWait, StopRequestedError
 from isotherm.aggregator.supervision.supervised_query import SupervisedQuery
 from isotherm.aggregator.supervision.watermark_advancer import WatermarkAdvancer
+from isotherm.aggregator.tracing.opening import Tracing, tracing_of
 from isotherm.aggregator.watermark.start_position import StartPosition
 from isotherm.connector.standalone.reporting import Reporter, reported
+from isotherm.connector.state.status import this_process
 from isotherm.connector.state.target_follower import TargetFollower
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaRegistry
@@ -80,9 +83,11 @@ class Aggregator:
         self._metrics = Metrics()
         self._status = Status(self._health, self._metrics)
         self._target = TargetFollower(settings.kafka, settings.registry, settings.name)
+        self._tracing: Tracing | None = None
 
     def run(self, stop: Stop) -> int:
         """Run until a stop is requested or a query fails permanently; return the exit code. Raises SettingsError."""
+        self._tracing = tracing_of(self._settings, self._metrics.registry, instance=this_process())
         monitoring = MonitoringServer(self._settings.http, self._health, self._metrics.registry)
         monitoring.start()
         _log.info("monitoring server started", port=monitoring.port)
@@ -100,6 +105,8 @@ class Aggregator:
         finally:
             self._target.close()
             monitoring.stop()
+            if self._tracing is not None:
+                self._tracing.traces.close()
 
     def kill_spark(self) -> None:
         """Kill the JVM, if there is one, and whatever it writes."""
@@ -225,10 +232,16 @@ class Aggregator:
         is_halted = partial(self._is_halted, tenure)
         session, metrics = parts.spark.session, self._metrics
         with (
+            self._traced_beside(broker),
             corrections_beside(settings, session, output_ids, metrics, is_halted),
             rollups_beside(settings, session, metrics, is_halted, start.complete_after_ms),
         ):
             runner.run(windows, rejects, checkpoint.verify)
+
+    def _traced_beside(self, broker: Broker) -> AbstractContextManager[None]:
+        if self._tracing is None:
+            return nullcontext()
+        return open_follower(self._settings, broker.input_topics(self._settings), self._tracing).running()
 
     def _sink(
         self,
@@ -249,6 +262,7 @@ class Aggregator:
             open_output_producer(settings.kafka),
             open_windows_before,
             start.complete_after_ms,
+            None if self._tracing is None else self._tracing.windows,
         )
 
         def write(finished: DataFrame, batch_id: int) -> bool:

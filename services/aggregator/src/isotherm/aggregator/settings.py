@@ -24,6 +24,7 @@ from isotherm.aggregator.windowing.measures import Measures, Percentile
 from isotherm.aggregator.windowing.rollup_plan import Rollup
 from isotherm.kcql import Condition
 from isotherm.servicekit.settings import ServiceSettings
+from isotherm.servicekit.tracing.settings import TracingSettings
 
 _PATTERN = re.compile(
     r"(?:[A-Za-z0-9._*+?|()-]|\\[.dw-]|\{[0-9]+(?:,[0-9]*)?\}|\[\^?[A-Za-z0-9._-]+\])+"  # one piece after the other
@@ -38,6 +39,7 @@ _ATTRIBUTE = re.compile(r"home|room|region|model|attributes\.[A-Za-z0-9_.-]{1,10
 class AggregatorSettings(ServiceSettings):
     """Settings of the aggregator; times are in ms."""
 
+    tracing: TracingSettings = TracingSettings()
     name: str = Field(
         "aggregator",
         pattern=r"^[A-Za-z0-9._-]{1,200}$",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind
+from opentelemetry.trace import Span, SpanKind, set_span_in_context
 
 from isotherm.servicekit.tracing.spans import Attributes, Tracer, end_span, is_sampled, trace_id
 from isotherm.servicekit.tracing.trace_headers import carrier_of
@@ -72,6 +72,14 @@ class ConsumedTraces:
         }
         span = self._tracer.start(f"send {topic}", SpanKind.PRODUCER, context, attributes)
         return span, self._tracer.headers_of(span)
+
+    def within(self, span: Span) -> Context:
+        """Return the context in which `span` is the parent."""
+        return set_span_in_context(span, Context())
+
+    def drop(self) -> None:
+        """Count a span that is not made."""
+        self._tracer.drop()
 
     def close(self) -> None:
         """Export what has ended, for at most three seconds."""

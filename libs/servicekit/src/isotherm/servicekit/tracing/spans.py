@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from opentelemetry.context import Context
@@ -38,7 +38,9 @@ class Tracer:
     A span is recorded if its parent is sampled, or if it has none: callers decide which traces begin.
     """
 
-    def __init__(self, provider: TracerProvider) -> None:
+    def __init__(self, provider: TracerProvider, drop: Callable[[], None]) -> None:
+        """`drop` counts a span that is not made."""
+        self.drop = drop
         self._provider = provider
         self._tracer = provider.get_tracer("isotherm")
         self._propagator = TraceContextTextMapPropagator()
@@ -137,7 +139,7 @@ def open_tracer(
     )
     spans = _CountedExporter(_exporter(settings) if exporter is None else exporter, registry)
     provider.add_span_processor(_BoundedProcessor(spans, settings.queue_spans))
-    return Tracer(provider)
+    return Tracer(provider, spans.drop)
 
 
 def _exporter(settings: TracingSettings) -> SpanExporter:
@@ -170,8 +172,12 @@ class _CountedExporter(SpanExporter):
             if self._waiting < most:
                 self._waiting += 1
                 return True
-        self._dropped.inc()
+        self.drop()
         return False
+
+    def drop(self) -> None:
+        """Count a span that is dropped."""
+        self._dropped.inc()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = SpanExportResult.FAILURE

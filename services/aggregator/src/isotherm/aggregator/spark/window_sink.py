@@ -5,7 +5,8 @@ A small batch is written by the driver, a large one by Spark. Both write the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -21,11 +22,15 @@ from isotherm.aggregator.records import Attributes, Row
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark.devices_table import DevicesTable
 from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS
+from isotherm.aggregator.tracing.window_traces import WindowKey, WindowTrace, WindowTraces
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaRegistry
 
 MAX_WINDOWS_IN_DRIVER = 10_000
 """Most open windows of which the driver takes the finished ones itself: 0.2 s of work and 10 MB."""
+
+_MOST_TRACED = 500
+"""Windows of a large batch that go on with a trace: their headers are in the code of the batch."""
 
 _log = logs.logger(__name__)
 
@@ -44,13 +49,15 @@ class WindowSink:
         producer: OutputProducer,
         open_windows_before: Callable[[int], int | None],
         complete_after_ms: int | None = None,
+        traces: WindowTraces | None = None,
     ) -> None:
         """`schema_ids` are those of aggregates and groups, `plans` those of the windowed query.
 
         `producer` sends the records of small batches.
 
         `open_windows_before` returns how many windows were open before a batch (by number), or None when that is not
-        known. Windows that begin at `complete_after_ms` (epoch ms) or earlier are counted and not written.
+        known. Windows that begin at `complete_after_ms` (epoch ms) or earlier are counted and not written. `traces` has
+        the traced readings of the windows.
         """
         self._settings = settings
         self._judged_by = str(settings.judgement)
@@ -64,6 +71,7 @@ class WindowSink:
         self._metrics = metrics
         self._open_windows_before = open_windows_before
         self._producer = producer
+        self._traces = traces
 
     def __call__(self, finished: DataFrame, batch_id: int) -> bool:
         """Write one batch; return whether there was anything to write.
@@ -109,14 +117,49 @@ class WindowSink:
             rows = self._complete_rows(rows, self._complete_after_ms)
         if not rows:
             return False
-        topic = self._settings.output_topic
-        judged_by = {headers.JUDGED_BY: self._judged_by.encode()}
-        self._producer.send(((topic, *self._aggregate_record(row)) for row in rows), judged_by)
+        with self._traced([_key(row) for row in rows], plan) as traced:
+            self._send(rows, traced)
         self._metrics.windows_emitted.inc(len(rows))
         self._metrics.duplicates.inc(sum(row.get("duplicates", 0) for row in rows))
         if self._settings.group_attributes:
             self._write_small_groups(rows, devices)
         return True
+
+    def _send(self, rows: Sequence[Row], traced: Mapping[WindowKey, WindowTrace]) -> None:
+        topic, judged_by = self._settings.output_topic, {headers.JUDGED_BY: self._judged_by.encode()}
+        others = [row for row in rows if _key(row) not in traced] if traced else rows
+        self._producer.send(((topic, *self._aggregate_record(row)) for row in others), judged_by)
+        for row in rows if traced else ():
+            if (trace := traced.get(_key(row))) is not None:
+                self._producer.send([(topic, *self._aggregate_record(row))], {**judged_by, **trace.headers})
+
+    def _traced_keys(self, rows: DataFrame, plan: PlannedBatch) -> list[WindowKey]:
+        """Return those of the rows' windows that have traced readings."""
+        ended = [] if self._traces is None else self._traces.ended(plan.watermark_ms, _MOST_TRACED)
+        if not ended:
+            return []
+        # Not all that have ended need be in this batch: readings that came late, or were refused, are in no window.
+        keys = headers.window_key()
+        found = rows.select(keys.alias("key")).where(keys.isin([headers.text_of_key(*key) for key in ended])).collect()
+        present = {row["key"] for row in found}
+        return [key for key in ended if headers.text_of_key(*key) in present]
+
+    @contextmanager
+    def _traced(self, keys: Sequence[WindowKey], plan: PlannedBatch) -> Iterator[Mapping[WindowKey, WindowTrace]]:
+        """Give the traces of windows that the body writes; they end with it."""
+        if self._traces is None:
+            yield {}
+            return
+        traced = self._traces.of(keys)
+        try:
+            yield traced
+        except BaseException as failure:
+            for trace in traced.values():
+                trace.end(str(failure))
+            raise
+        for trace in traced.values():
+            trace.end()
+        self._traces.published(keys, plan.watermark_ms)
 
     def _write_small_groups(self, rows: Sequence[Row], devices: Attributes) -> None:
         settings = self._settings
@@ -142,8 +185,11 @@ class WindowSink:
             # Before anything is written: this may read Kafka and fail, and the batch is run again then.
             devices = self._devices.as_of(finished.sparkSession, plan.batch_id) if has_groups else None
             judged_by = headers.made({headers.JUDGED_BY: F.lit(self._judged_by)})
-            records_of_rows = windows.to_aggregate_topic(rows, self._aggregate_id, judged_by, measures)
-            self._write(records_of_rows, self._settings.output_topic)
+            with self._traced(self._traced_keys(rows, plan), plan) as traced:
+                added = {(*key,): trace.headers for key, trace in traced.items()}
+                all_headers = headers.with_those_of_windows(judged_by, added)
+                records_of_rows = windows.to_aggregate_topic(rows, self._aggregate_id, all_headers, measures)
+                self._write(records_of_rows, self._settings.output_topic)
             self._metrics.windows_emitted.inc(count)
             self._metrics.duplicates.inc(duplicates or 0)
             # The aggregates need no device. They do not wait for the join.
@@ -201,6 +247,10 @@ class WindowSink:
 
     def _write(self, rows: DataFrame, topic: str) -> None:
         rows.write.format("kafka").options(**self._options).option("topic", topic).save()
+
+
+def _key(row: Row) -> WindowKey:
+    return WindowKey(row["device_id"], row["metric"], row["window_start"])
 
 
 def output_schema_ids(settings: AggregatorSettings, registry: SchemaRegistry) -> tuple[int, int]:
