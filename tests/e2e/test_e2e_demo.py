@@ -9,11 +9,13 @@ from pathlib import Path
 
 import demo_balance
 import demo_reconciled
+import demo_traces
 import pytest
 import trace_truth
 from console_browser import browser
 from console_story import Greenhouse, play
 from demo_reconciled import Reconciler
+from otlp_collector import Collector, collecting
 from rich.console import Console
 
 from isotherm.demo import run, workers
@@ -46,8 +48,15 @@ def started() -> Iterator[list[System]]:
         one.stop()
 
 
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    """What all services send their spans to."""
+    with collecting() as made:
+        yield made
+
+
 @pytest.fixture
-def system(started: list[System], tmp_path: Path) -> System:
+def system(started: list[System], collector: Collector, tmp_path: Path) -> System:
     """The whole system, under load: the one that runs, or another one when a test has ended it."""
     if started and not started[-1].dead():
         return started[-1]
@@ -55,6 +64,7 @@ def system(started: list[System], tmp_path: Path) -> System:
         Stack(tmp_path / "stack", Ports.free()),
         ports=DemoPorts.free(),
         load=Load(rate_per_s=RATE_PER_S, coap_rate_per_s=COAP_RATE_PER_S),
+        overrides=demo_traces.overrides(collector),
     )
     started.append(whole)
     run.start(whole, Console(width=200), threading.Event())
@@ -125,12 +135,15 @@ def test_a_connector_s_life_in_the_console(system: System) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.long)])
-def test_killing_each_service_loses_nothing_and_doubles_nothing(system: System, rounds: int, tmp_path: Path) -> None:
+def test_killing_each_service_loses_nothing_and_doubles_nothing(
+    system: System, collector: Collector, rounds: int, tmp_path: Path
+) -> None:
     console = Console(width=200)
     recorder = DemoRecorder(system)
     recorder.start()
     with demo_reconciled.reconciling(system, tmp_path) as reconciler:
         kill_and_check(system, console, recorder, reconciler, rounds, tmp_path)
+    demo_traces.check(system, collector, console.print)
     system.stop()
     assert system.left_over() == []
 

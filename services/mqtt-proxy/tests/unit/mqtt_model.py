@@ -22,6 +22,8 @@ from isotherm.mqtt_proxy.sessions.store import StoredState
 class OneRecordTranslator:
     """A publish is one record that names it."""
 
+    traces = None
+
     def translate(self, publish: Publish, context: IngestContext) -> TranslatedPublish:
         record = ProducerRecord("readings", context.client_id, publish.payload, [])
         return TranslatedPublish([record], [("readings", 1)])

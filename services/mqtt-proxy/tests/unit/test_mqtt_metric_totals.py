@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
 from isotherm.mqtt_proxy.metrics import Metrics
@@ -14,6 +15,13 @@ def page(collector: Metrics | MetricTotals) -> str:
     registry = CollectorRegistry()
     registry.register(collector)
     return generate_latest(registry).decode()
+
+
+def open_page(collector: Metrics | MetricTotals) -> str:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    text: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]  # it has no annotations
+    return text.decode()
 
 
 def process(messages: int, connections: int) -> str:
@@ -43,6 +51,31 @@ def test_sums_over_processes() -> None:
     assert value(text, 'stored_after_seconds_bucket{le="0.005"}') == 10
     assert value(text, "stored_after_seconds_count") == 10
     assert "# TYPE isotherm_mqtt_proxy_messages_received_total counter" in text
+
+
+class Traced(TranslatedPublish):
+    """A publish that belongs to a trace."""
+
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+
+
+def test_the_newest_exemplar_of_all_processes_is_shown() -> None:
+    totals = MetricTotals()
+    pages = []
+    for index, seconds in enumerate((0.004, 0.003, 0.04)):
+        metrics = Metrics()
+        metrics.count_stored(TranslatedPublish(readings=[("thermostat.data", 1)]), 1, seconds)
+        metrics.count_stored(Traced(readings=[("thermostat.data", 1)]), 1, seconds)
+        pages.append(open_page(metrics))
+        assert f'# {{trace_id="{Traced.trace_id}"}} {seconds}' in pages[-1]
+        # The second one of a bucket is the newer one, whoever reports first.
+        totals.report(1 - index if index < 2 else index, pages[-1])
+    lines = open_page(totals).splitlines()
+    bucket = "isotherm_mqtt_proxy_stored_after_seconds_bucket"
+    examples = {line.partition("} ")[0]: line.rpartition('"} ')[2].split()[0] for line in lines if " # {" in line}
+    assert examples == {f'{bucket}{{le="0.005"': "0.003", f'{bucket}{{le="0.05"': "0.04"}
+    assert f'{bucket}{{le="+Inf"}} 6.0' in lines
+    assert value(page(totals), "stored_after_seconds_count") == 6
 
 
 def test_what_was_counted_stays_when_a_process_ends() -> None:

@@ -13,6 +13,7 @@ from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.delivery.transaction_batcher import TransactionBatcher
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
+from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
 from isotherm.mqtt_proxy.server.wills import WillScheduler
 from isotherm.mqtt_proxy.sessions.store import Session, SessionStore
 from isotherm.mqtt_proxy.sessions.writes import ClaimWrite, Outcome, SessionWrite
@@ -53,10 +54,10 @@ class Kafka:
         return self.asked[-1] not in self.denied
 
     def translate(self, will: Publish, _context: object) -> Any:
-        return SimpleNamespace(records=[ProducerRecord("readings", "c", will.payload, [])])
+        return TranslatedPublish([ProducerRecord("readings", "c", will.payload, [])])
 
     def dead_letter(self, will: Publish, _context: object, _detail: str) -> Any:
-        return SimpleNamespace(records=[ProducerRecord("dead letters", "c", b"dead letter: " + will.payload, [])])
+        return TranslatedPublish([ProducerRecord("dead letters", "c", b"dead letter: " + will.payload, [])])
 
     async def send(self, _topic: str, *, key: str, value: bytes, headers: object) -> None:
         if value in self.too_large:

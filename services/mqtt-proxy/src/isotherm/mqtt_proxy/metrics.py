@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Exemplar, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 PREFIX = "isotherm_mqtt_proxy"
@@ -41,6 +42,10 @@ class StoredPublish(Protocol):
     unstored: tuple[str, ...]
     filtered: list[tuple[str, int]]
     dropped: bool
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace that it belongs to."""
 
 
 class Metrics(Collector):
@@ -77,6 +82,8 @@ class Metrics(Collector):
         """Functions that return the value of a gauge, by its name in GAUGES."""
         self._latency = [0] * (len(LATENCY_BOUNDS_S) + 1)
         self._latency_sum_s = 0.0
+        self._exemplars: dict[int, Exemplar] = {}
+        """By bucket, the newest publish that belongs to a trace."""
 
     def count_stored(self, publish: StoredPublish, qos: int, seconds: float) -> None:
         """Count a publish that Kafka stored `seconds` after its arrival."""
@@ -90,8 +97,11 @@ class Metrics(Collector):
             self.filtered[target] += number
         if publish.dropped:
             self.dropped["no route"] += 1
-        self._latency[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        bucket = bisect_left(LATENCY_BOUNDS_S, seconds)
+        self._latency[bucket] += 1
         self._latency_sum_s += seconds
+        if (trace_id := publish.trace_id) is not None:
+            self._exemplars[bucket] = Exemplar({"trace_id": trace_id}, seconds, time.time())
 
     def count_stored_together(
         self, readings: Sequence[tuple[str, int]], qos: int, publishes: int, seconds: float
@@ -217,10 +227,12 @@ class Metrics(Collector):
         ]
 
     def _histogram(self) -> Metric:
-        seen, buckets = 0, []
-        for bound, count in zip((*map(str, LATENCY_BOUNDS_S), "+Inf"), self._latency, strict=True):
+        seen = 0
+        buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+        for number, (bound, count) in enumerate(zip((*map(str, LATENCY_BOUNDS_S), "+Inf"), self._latency, strict=True)):
             seen += count
-            buckets.append((bound, float(seen)))
+            exemplar = self._exemplars.get(number)
+            buckets.append((bound, float(seen)) if exemplar is None else (bound, float(seen), exemplar))
         return HistogramMetricFamily(
             f"{PREFIX}_stored_after_seconds",
             "Time from PUBLISH to Kafka's acknowledgement of all its records.",

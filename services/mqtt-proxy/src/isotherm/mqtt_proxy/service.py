@@ -152,7 +152,10 @@ class Proxy:
         registry.register(self._metrics)
         self._target_state.start()
         self._traces = ingest_traces_of(self._settings.tracing, SERVICE, registry, instance=self._client_id)
-        async with monitored(self._settings.http, self._health, registry, self._link_fd) as self._process:
+        with_exemplars = self._traces is not None
+        async with monitored(
+            self._settings.http, self._health, registry, self._link_fd, with_exemplars=with_exemplars
+        ) as self._process:
             try:
                 with reported(self._target_state.reporter(registry)):
                     return await self._serve()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from opentelemetry.context import Context
@@ -17,7 +17,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from isotherm.servicekit.tracing.settings import TracingSettings
 
@@ -154,17 +156,22 @@ def _exporter(settings: TracingSettings) -> SpanExporter:
     )
 
 
-class _CountedExporter(SpanExporter):
+class _CountedExporter(SpanExporter, Collector):
     """Counts what becomes of the spans that wait for another exporter."""
 
     def __init__(self, exporter: SpanExporter, registry: CollectorRegistry) -> None:
         self._exporter = exporter
         self._lock = threading.Lock()
         self._waiting = 0
-        spans = Counter(
-            "isotherm_spans", "Ended spans by outcome: exported, failed, dropped.", ["outcome"], registry=registry
-        )
-        self._exported, self._failed, self._dropped = map(spans.labels, ("exported", "failed", "dropped"))
+        self._counts = dict.fromkeys(("exported", "failed", "dropped"), 0)
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counts. Not the library's counter: its time of creation has no sum over several processes."""
+        spans = CounterMetricFamily("isotherm_spans", "Ended spans by outcome.", labels=["outcome"])
+        for outcome, count in self._counts.items():
+            spans.add_metric([outcome], count)
+        yield spans
 
     def has_room(self, most: int) -> bool:
         """Count a span that ended: as waiting, or as dropped when `most` wait."""
@@ -177,7 +184,8 @@ class _CountedExporter(SpanExporter):
 
     def drop(self) -> None:
         """Count a span that is dropped."""
-        self._dropped.inc()
+        with self._lock:
+            self._counts["dropped"] += 1
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = SpanExportResult.FAILURE
@@ -186,7 +194,7 @@ class _CountedExporter(SpanExporter):
         finally:
             with self._lock:
                 self._waiting -= len(spans)
-            (self._exported if result is SpanExportResult.SUCCESS else self._failed).inc(len(spans))
+                self._counts["exported" if result is SpanExportResult.SUCCESS else "failed"] += len(spans)
         return result
 
     def shutdown(self) -> None:

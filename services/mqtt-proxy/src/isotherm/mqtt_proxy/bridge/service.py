@@ -143,7 +143,10 @@ class BridgeService:
             self._settings.tracing, SERVICE, registry, instance=self._name
         )
         loop = asyncio.get_running_loop()
-        async with monitored(self._settings.http, self._health, registry, link_fd, self._on_port) as process:
+        with_exemplars, http = traces is not None, self._settings.http
+        async with monitored(
+            http, self._health, registry, link_fd, self._on_port, with_exemplars=with_exemplars
+        ) as process:
             producer = self._bridge.producer
             tasks = [loop.create_task(self._beat()), loop.create_task(self._attester.run(producer))]
             try:

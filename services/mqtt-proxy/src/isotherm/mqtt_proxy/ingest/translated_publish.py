@@ -36,6 +36,11 @@ class TranslatedPublish:
         """The first reason for which the publish is invalid; None for a valid one."""
         return self.dead_letters[0] if self.dead_letters else self.unstored[0] if self.unstored else None
 
+    @property
+    def trace_id(self) -> str | None:
+        """The identifier of the trace; None without one."""
+        return None if self.trace is None else self.trace.id
+
     def end_trace(self, error: str | None = None) -> None:
         """End the trace, if there is one: Kafka has the records, or why it has not."""
         if self.trace is not None:

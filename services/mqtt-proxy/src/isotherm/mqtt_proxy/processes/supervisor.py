@@ -115,7 +115,8 @@ class Supervisor(Collector):
         registry = CollectorRegistry()
         registry.register(self._totals)
         registry.register(self)
-        monitoring = MonitoringServer(self._settings.http, self._health, registry)
+        with_exemplars = bool(self._settings.tracing.endpoint)
+        monitoring = MonitoringServer(self._settings.http, self._health, registry, with_exemplars=with_exemplars)
         monitoring.start()
         _log.info("monitoring", port=monitoring.port)
         for reserved in self._ports.values():

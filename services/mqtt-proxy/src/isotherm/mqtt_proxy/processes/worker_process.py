@@ -12,6 +12,7 @@ from typing import NamedTuple, NoReturn
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from isotherm.mqtt_proxy.pods.log_copy import Adoption
 from isotherm.mqtt_proxy.processes.link import Link
@@ -70,10 +71,11 @@ class WorkerProcess:
         _kind, (interrupted, *more) = greeting
         return cls(link, interrupted, PodStart(*more[0]) if more else None)
 
-    def start(self, health: Health, registry: CollectorRegistry) -> None:
+    def start(self, health: Health, registry: CollectorRegistry, *, with_exemplars: bool = False) -> None:
         """Report health and metrics every second, which is also the sign of life; follow the supervisor's orders."""
         loop, link = asyncio.get_running_loop(), self._link
-        self._send_report = lambda: link.send("report", health.problems(), generate_latest(registry).decode())
+        page = openmetrics.generate_latest if with_exemplars else generate_latest
+        self._send_report = lambda: link.send("report", health.problems(), page(registry).decode())
         self._tasks = [loop.create_task(self._report()), loop.create_task(self._listen())]
 
     def join(self, migration: SessionMigration | None) -> None:
@@ -147,6 +149,8 @@ async def monitored(
     registry: CollectorRegistry,
     link_fd: int | None,
     on_port: Callable[[int], None] = lambda _port: None,
+    *,
+    with_exemplars: bool = False,
 ) -> AsyncIterator[WorkerProcess | None]:
     """Show health and metrics while the body runs.
 
@@ -155,13 +159,13 @@ async def monitored(
     """
     if link_fd is not None:
         process = await WorkerProcess.connect(link_fd)
-        process.start(health, registry)
+        process.start(health, registry, with_exemplars=with_exemplars)
         try:
             yield process
         finally:
             process.leave()
         return
-    monitoring = MonitoringServer(http, health, registry)
+    monitoring = MonitoringServer(http, health, registry, with_exemplars=with_exemplars)
     monitoring.start()
     _log.info("monitoring", port=monitoring.port)
     on_port(monitoring.port)
