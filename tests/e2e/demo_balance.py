@@ -72,6 +72,10 @@ def check(addresses: Addresses, console: str, strange: int, say: Callable[[str],
     say(f"balance in {time.monotonic() - began:.1f} s: {figures(report)}")
     found = figures(report)
     readings, windows = found[addresses.readings_topic], found[addresses.aggregates_topic]
+    acknowledged = found["acknowledged"]
+    assert acknowledged["in the topic"] == acknowledged["attested"] > 1_000
+    # Services attest every five seconds, and a run has at most 64 records.
+    assert acknowledged["not compared"] < acknowledged["attested"] / 10
     assert readings["dead letters"] == strange
     assert readings["late"] >= strange
     assert readings["extra copies"] >= strange

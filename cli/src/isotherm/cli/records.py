@@ -99,6 +99,23 @@ def begins_ms(settings: KafkaSettings, topic: str) -> int | None:
         consumer.close()
 
 
+def end_offsets(settings: KafkaSettings, *topics: str) -> dict[tuple[str, int], int]:
+    """Return the offset behind the last record of each partition, whatever became of its transaction.
+
+    Raises UnknownTopicError, and KafkaException when Kafka cannot be read.
+    """
+    consumer = clients.consumer_to_the_end(
+        settings, _CLIENT, enable_auto_offset_store=False, isolation_level="read_uncommitted"
+    )
+    try:
+        return {
+            (of.topic, of.partition): consumer.get_watermark_offsets(of, timeout=_REQUEST_TIMEOUT_S)[1]
+            for of in _partitions(consumer, topics, OFFSET_END)
+        }
+    finally:
+        consumer.close()
+
+
 def _offsets_at(
     consumer: Consumer, partitions: Sequence[TopicPartition], time_ms: int
 ) -> dict[tuple[str | None, int | None], int]:

@@ -122,6 +122,8 @@ def _notes(found: Evidence, *, is_recent: bool) -> list[str]:
     notes = []
     if found.undecodable:
         notes.append(f"{found.undecodable} records cannot be decoded: nobody knows whether they belong to the span")
+    if not found.acknowledged.line().figures["attested"]:
+        notes.append("no service attests what it has answered devices for in this span (attestations.interval_ms)")
     if is_recent:
         notes.append("the span is recent: windows, corrections and connectors may need longer")
     return notes
@@ -137,7 +139,10 @@ def _span(from_: str | None, to: str | None, now_ms: int) -> Span:
 
 
 def _report(connect: Connect, found: Evidence, topics: Topics) -> ReconciliationReport:
-    lines: list[Line] = [*windows.lines(found.tally, ", ".join(topics.readings), topics.windows)]
+    lines: list[Line] = [
+        found.acknowledged.line(),
+        *windows.lines(found.tally, ", ".join(topics.readings), topics.windows),
+    ]
     lines += connectors.lines(found.tally, _sinks(connect, (*topics.readings, topics.windows)))
     if found.sample:
         lines.append(_traced(connect, found.sample))

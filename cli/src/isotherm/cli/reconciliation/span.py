@@ -11,7 +11,10 @@ from typing import Any, NamedTuple, cast
 from confluent_kafka import Message
 
 from isotherm.cli import records
+from isotherm.cli.reconciliation.acknowledged import Acknowledged
 from isotherm.cli.reconciliation.tally import Span, Tally, TopicPartitionOffset
+from isotherm.connector.attestation.attester import SCHEMA as ATTESTATION
+from isotherm.connector.attestation.attester import TOPIC as ATTESTATIONS
 from isotherm.connector.errors.dead_letters import PREFIX
 from isotherm.servicekit.avro import Decoder, SchemaRegistry, WireFormatError
 from isotherm.servicekit.settings import KafkaSettings
@@ -22,6 +25,8 @@ _FAST_CLOCK_MS = 60_000
 """How far a device's clock may be ahead: its readings are stored before their event time."""
 _SETTLING_MS = 60_000
 """Of the last minute the topics may have one record and not yet the other that belongs to it."""
+_ATTESTED_WITHIN_MS = 60_000
+"""How long after a record its attestation may come."""
 _FOLLOWING_MS = 600_000
 """How much later than a reading its late copy or its dead-letter record may be stored."""
 
@@ -49,6 +54,8 @@ class Evidence:
     tally: Tally
     sample: list[Sampled] = field(default_factory=list)
     """Readings by chance."""
+    acknowledged: Acknowledged = field(default_factory=Acknowledged)
+    """What services attest to have answered devices for."""
     undecodable: int = 0
     """Records of the readings' and windows' topics that nobody can decode; they belong to no span."""
 
@@ -66,7 +73,7 @@ class SpanReader:
         """`patience_ms` is how long after the span's end records of it are looked for, until a minute ago at most."""
         self._kafka, self._topics = kafka, topics
         self._patience_ms, self._latest_ms = patience_ms, now_ms - _SETTLING_MS
-        self._decode = Decoder(schemas)
+        self._decode, self._decode_page = Decoder(schemas), Decoder(schemas, ATTESTATION)
 
     def read(self, span: Span, sample: int) -> Evidence:
         """Read everything of a span, and choose `sample` readings by chance.
@@ -81,16 +88,35 @@ class SpanReader:
         found = Evidence(Tally(span))
         if self._topics.dead_letters:
             self._dead_letters(found.tally, since_ms, until_ms + _FOLLOWING_MS)
+        self._attestations(found, since_ms, until_ms + _ATTESTED_WITHIN_MS)
         self._readings(found, since_ms, until_ms, sample)
+        found.acknowledged.end(records.end_offsets(self._kafka, *self._topics.readings))
         for message, record in self._decoded((self._topics.windows,), span.start_ms, until_ms, found):
             found.tally.add_window(_place(message), record)
         for _, record in self._decoded((self._topics.late,), since_ms, until_ms + _FOLLOWING_MS, found):
             found.tally.add_late(record)
         return found
 
+    def _attestations(self, found: Evidence, since_ms: int, until_ms: int) -> None:
+        try:
+            for message in self._messages((ATTESTATIONS,), since_ms, until_ms):
+                if not self._is_page(found.acknowledged, message.value() or b""):
+                    found.undecodable += 1
+        except records.UnknownTopicError:
+            # No service attests anything.
+            return
+
+    def _is_page(self, acknowledged: Acknowledged, value: bytes) -> bool:
+        try:
+            page = self._decode_page(value).record
+        except WireFormatError:
+            return False
+        return page["topic"] not in self._topics.readings or acknowledged.add_page(page)
+
     def _readings(self, found: Evidence, since_ms: int, until_ms: int, sample: int) -> None:
         seen = 0
-        for message, record in self._decoded(self._topics.readings, since_ms, until_ms, found):
+        acknowledged = found.acknowledged
+        for message, record in self._decoded(self._topics.readings, since_ms, until_ms, found, acknowledged):
             place = _place(message)
             if not found.tally.add_reading(place, record, AGGREGATOR):
                 continue
@@ -116,9 +142,16 @@ class SpanReader:
                 tally.add_dead_letter((topic, int(partition), int(offset)), connector)
 
     def _decoded(
-        self, topics: tuple[str, ...], since_ms: int, until_ms: int, found: Evidence
+        self,
+        topics: tuple[str, ...],
+        since_ms: int,
+        until_ms: int,
+        found: Evidence,
+        acknowledged: Acknowledged | None = None,
     ) -> Iterator[tuple[Message, Any]]:
         for message in self._messages(topics, since_ms, until_ms):
+            if acknowledged is not None:
+                acknowledged.add_record(*_place(message), message.key() or b"", message.value() or b"")
             try:
                 record = self._decode(message.value() or b"").record
             except WireFormatError:
