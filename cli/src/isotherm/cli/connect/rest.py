@@ -159,6 +159,10 @@ class Connect:
         """Return open or closed alerts of devices whose id contains `text`, and why some may be missing."""
         return self._json("GET", f"/isotherm/alerts?state={state}&text={quote(text, safe='')}")
 
+    def publishes(self, asked: Mapping[str, str]) -> Json:
+        """Return the records of an MQTT client's publishes around a time, the nearest one first."""
+        return self._json("GET", f"/isotherm/publishes?{urlencode(asked)}")
+
     def trace(self, device: str, asked: Mapping[str, str]) -> Json:
         """Return the life of one reading of a device. `asked` may have `at`, `sequence`, `metric` and `record`."""
         return self._json("GET", f"/isotherm/devices/{quote(device, safe='')}/trace?{urlencode(asked)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -10,15 +10,16 @@ from rich.console import Console
 from rich.text import Text
 
 from isotherm.cli.connect import formats
+from isotherm.cli.connect.rest import Connect
 from isotherm.cli.connect.session import connected, show, time_ms_or_refuse
 from isotherm.cli.options import EndpointOption, FormatOption
-from isotherm.cli.output import note
+from isotherm.cli.output import fail, note, refuse
 
 _PRECISION = "milliseconds"
 
 
 def trace(
-    device: Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id.")],
+    device: Annotated[str | None, typer.Argument(metavar="DEVICE", help="The device's id.")] = None,
     at: Annotated[
         str | None,
         typer.Option("--at", metavar="TIME", help="When it was measured, such as 2026-01-31T12:00:00Z, or @ and ms."),
@@ -30,21 +31,70 @@ def trace(
     record: Annotated[
         str | None, typer.Option("--record", metavar="TOPIC/PARTITION/OFFSET", help="Its record's place in Kafka.")
     ] = None,
+    client: Annotated[
+        str | None, typer.Option("--client", metavar="ID", help="Instead of DEVICE: the MQTT client that published it.")
+    ] = None,
+    packet: Annotated[
+        int | None,
+        typer.Option("--packet", metavar="N", min=1, max=65_535, help="Its packet identifier, of this client."),
+    ] = None,
     endpoint: EndpointOption = None,
     format_: FormatOption = None,
 ) -> None:
-    """Print what became of one reading: the newest one, or one by time, sequence or place. Needs the console."""
+    """Print what became of one reading: the newest one, or one by time, sequence or place. Needs the console.
+
+    With --client and --at it is the one that was published then.
+    """
     if at is not None:
         time_ms_or_refuse("--at", at)
-    asked = {"at": at, "sequence": sequence, "metric": metric, "record": record}
+    _verify(device, client, at, packet, others=(sequence, metric, record))
+    notes: list[str] = []
     with connected(endpoint) as connect:
+        if client is not None and at is not None:
+            device, record, notes = _published(connect, client, at, packet)
+            at = None
+        asked = {"at": at, "sequence": sequence, "metric": metric, "record": record}
+        assert device is not None
         found = connect.trace(device, {name: str(value) for name, value in asked.items() if value is not None})
     lines = "".join(f"{_plain(one['hop'])}={_line(one)}\n" for one in found["steps"])
     show(found, format_, lines, lambda console: _show(found, console))
     if not found["is_exact"]:
         note("no reading has exactly this time; this is the nearest one")
-    for one in found["notes"]:
+    for one in (*notes, *found["notes"]):
         note(one)
+
+
+def _verify(
+    device: str | None, client: str | None, at: str | None, packet: int | None, others: Sequence[object]
+) -> None:
+    if (device is None) == (client is None):
+        refuse("say DEVICE or --client")
+    if client is None and packet is not None:
+        refuse("--packet is one of a --client")
+    if client is not None and (at is None or any(one is not None for one in others)):
+        refuse("--client needs --at, and takes no --sequence, --metric or --record")
+
+
+def _published(connect: Connect, client: str, at: str, packet: int | None) -> tuple[str, str, list[str]]:
+    """Return device and place of the record that a client published nearest to a time, and notes."""
+    asked = {"client": client, "at": at}
+    answer = connect.publishes(asked if packet is None else {**asked, "packet": str(packet)})
+    found, notes = answer["publishes"], list(answer["notes"])
+    if not found and packet is not None:
+        others = connect.publishes(asked)["publishes"]
+        if others and not any(one["packet_id"] for one in others):
+            fail(
+                f"{len(others)} publishes of {client} are stored around this time, and mqtt-proxy wrote no packet "
+                "identifiers: leave --packet out, or see its setting headers.packet_id"
+            )
+    if not found:
+        fail("; ".join([f"no publish of {client} is stored around this time", *notes]))
+    first = found[0]
+    if first["refused"]:
+        fail(f"it is the dead letter {_where(first['record'])}: {_plain(first['refused'])}")
+    if len(found) > 1:
+        notes.append(f"{len(found)} records of {client} are stored around this time; this is the nearest one")
+    return first["device_id"], _where(first["record"]), notes
 
 
 def _line(step: Mapping[str, Any]) -> str:

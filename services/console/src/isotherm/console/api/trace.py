@@ -13,8 +13,10 @@ from isotherm.connector.offsets.replay import time_ms_of
 from isotherm.console.api.models import ResponseModel, without_unit
 from isotherm.console.errors import BadRequestError
 from isotherm.console.trace.model import Question, State, Step, TopicPartitionOffset, Trace
+from isotherm.console.trace.publishes import StoredPublish
 from isotherm.console.trace.tracer import Tracer
 
+_MAX_WITHIN_MS = 600_000
 _PLACE = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")
 
 
@@ -58,6 +60,25 @@ class TraceResponse(ResponseModel):
     notes: list[str] = Field(description="Where a search had to end before the end of its topic.")
 
 
+class PublishResponse(ResponseModel):
+    """A record of an MQTT publish."""
+
+    record: RecordResponse
+    device_id: str = Field(description="The record's key; of a dead letter the client.")
+    stored: int = Field(description="Epoch milliseconds; when Kafka has stored the record.")
+    topic: str = Field(description="The topic of MQTT.")
+    qos: str
+    packet_id: str = Field(description="Empty at QoS 0, and where mqtt-proxy does not write it (`headers.packet_id`).")
+    refused: str = Field(description="Why it is a dead letter; empty for a record that is none.")
+
+
+class PublishesResponse(ResponseModel):
+    """The records of an MQTT client's publishes around a time, the nearest one first."""
+
+    publishes: list[PublishResponse]
+    notes: list[str] = Field(description="Where a search had to end before the end of its topic.")
+
+
 def router(tracer: Tracer) -> APIRouter:
     """Return the routes. Every error is a RestError."""
     routes = APIRouter()
@@ -74,19 +95,44 @@ def router(tracer: Tracer) -> APIRouter:
     ) -> TraceResponse:
         return trace_response(tracer.trace(question_of(device_id, at, sequence, metric, record)))
 
+    @routes.get("/publishes", summary="The records of an MQTT client's publishes around a time")
+    def publishes(
+        client: Annotated[str, Query(min_length=1, max_length=256, description="The client's id.")],
+        at: Annotated[str, Query(description="When it was published: a time, or @ and epoch milliseconds.")],
+        packet: Annotated[int | None, Query(ge=1, le=65_535, description="Its packet identifier.")] = None,
+        within_ms: Annotated[
+            int, Query(ge=1, le=_MAX_WITHIN_MS, description="How far from the time it may be.")
+        ] = 5_000,
+    ) -> PublishesResponse:
+        found, notes = tracer.publishes(client, _time_of(at), within_ms, packet)
+        return PublishesResponse(publishes=list(map(_publish, found)), notes=list(notes))
+
     return routes
+
+
+def _time_of(text: str) -> int:
+    try:
+        return time_ms_of(text)
+    except ValueError:
+        message = f"at: {text[:100]!r} is not a time; expected one such as 2026-01-31T12:00:00Z"
+        raise BadRequestError(message) from None
+
+
+def _publish(of: StoredPublish) -> PublishResponse:
+    return PublishResponse(
+        record=RecordResponse(**of.record._asdict()),
+        device_id=of.device_id,
+        stored=of.stored_ms,
+        topic=of.topic,
+        qos=of.qos,
+        packet_id=of.packet_id,
+        refused=of.refused,
+    )
 
 
 def question_of(device_id: str, at: str, sequence: int | None, metric: str, record: str) -> Question:
     """Read the parameters of a question. Raises BadRequestError."""
-    at_ms, place = None, None
-    if at:
-        try:
-            at_ms = time_ms_of(at)
-        except ValueError:
-            raise BadRequestError(
-                f"at: {at[:100]!r} is not a time; expected one such as 2026-01-31T12:00:00Z"
-            ) from None
+    at_ms, place = _time_of(at) if at else None, None
     if record:
         found = _PLACE.fullmatch(record)
         if found is None:

@@ -80,6 +80,24 @@ class Scanner:
                 self.notes.append(f"the search in {topic} ended after {page.records_read} records, before its end")
             return list(reversed(page.items))
 
+    def between(
+        self, topic: str, since_ms: int, until_ms: int, keep: Keep[Item], *, limit: int, share: float
+    ) -> list[Item]:
+        """Return the first items of any key that were appended at `since_ms` or later, and before `until_ms`.
+
+        Otherwise as `after`. Raises UnavailableError.
+        """
+        with self.reading(topic) as reader:
+            if reader is None:
+                return []
+            starts, ceiling = (reader.offsets_at(max(0, time_ms)) for time_ms in (since_ms, until_ms))
+            page = Search(reader, keep, self.budget(share), limit=limit, first_chunk=_FIRST_CHUNK).newer(
+                starts, ceiling
+            )
+            if page.is_cut:
+                self.notes.append(f"the search in {topic} ended after {page.records_read} records, before its end")
+            return list(reversed(page.items))
+
     def sample(self, topic: str, keep: Keep[Item], limit: int, since_ms: int | None = None) -> list[Item]:
         """Return items of any key: the first ones from a time on, or the last ones. Raises UnavailableError."""
         with self.reading(topic) as reader:

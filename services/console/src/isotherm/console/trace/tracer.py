@@ -22,6 +22,7 @@ from isotherm.console.trace import fates, model, readback, windows
 from isotherm.console.trace.fates import FateFinder
 from isotherm.console.trace.locate import Locator
 from isotherm.console.trace.model import Question, State, Step, StoredReading, TopicPartitionOffset, Trace
+from isotherm.console.trace.publishes import PublishFinder, StoredPublish
 from isotherm.console.trace.readback import Readbacks
 from isotherm.console.trace.scan import Scanner
 from isotherm.console.trace.settled import Settlements, refused_by
@@ -78,6 +79,18 @@ class Tracer:
         )
         notes = scanner.notes if problem is None else (*scanner.notes, problem)
         return Trace(of.reading, is_exact, tuple(steps), tuple(notes))
+
+    def publishes(
+        self, client_id: str, at_ms: int, within_ms: int, packet_id: int | None
+    ) -> tuple[list[StoredPublish], Sequence[str]]:
+        """Return the records of an MQTT client's publishes around a time, as `PublishFinder.find`, and notes.
+
+        Raises UnavailableError.
+        """
+        scanner = Scanner(self._topics, self._search)
+        queues = queue_names(self._topics, self._control.dead_letter_topics())
+        found = PublishFinder(scanner, queues).find(client_id, at_ms, within_ms, packet_id)
+        return found, scanner.notes
 
     def _completed(self, question: Question) -> Question:
         """Ask for the newest reading by its time, which the topic of device states tells."""
