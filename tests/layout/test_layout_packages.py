@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +35,12 @@ def _imports(source: Path) -> Iterator[str]:
 def _first_party(package: str) -> set[str]:
     imported = {name for source in sources(package) for name in _imports(source)}
     return {name.removeprefix("isotherm.") for name in imported if name.startswith("isotherm.")} - {package}
+
+
+@pytest.mark.parametrize("service", ["mqtt_proxy", "coap_ingest", "persisters", "alerts", "aggregator"])
+def test_a_service_that_does_not_trace_imports_no_opentelemetry(service: str) -> None:
+    check = f"import sys, isotherm.{service}.service; sys.exit(any(name == 'opentelemetry' for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
 def test_all_packages_are_seen() -> None:

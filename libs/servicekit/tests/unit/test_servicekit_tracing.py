@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -14,15 +21,17 @@ from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
+from isotherm.servicekit.settings import SettingsError, load
 from isotherm.servicekit.tracing.consumed_traces import ConsumedTraces
 from isotherm.servicekit.tracing.ingest_traces import IngestTraces
 from isotherm.servicekit.tracing.root_sampling import RootSampling
-from isotherm.servicekit.tracing.settings import IngestTracingSettings, TracingSettings
+from isotherm.servicekit.tracing.settings import LEAST_RATIO, IngestTracingSettings, TracingSettings
 from isotherm.servicekit.tracing.spans import Tracer, end_span, open_tracer
 from isotherm.servicekit.tracing.trace_headers import carrier_of
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, NOT_SAMPLED = f"00-{TRACE}-{PARENT}-01", f"00-{TRACE}-{PARENT}-00"
+REJECTED = ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(rejected_spans=2))
 SETTINGS = TracingSettings(endpoint="http://127.0.0.1:4318/v1/traces")
 
 
@@ -89,10 +98,10 @@ class TestRootSampling:
         assert never.left == 0
         assert all(always.is_due() for _ in range(1_000))
 
-    @given(st.floats(1e-9, 1.0), st.floats(0.0, 1.0, exclude_max=True))
+    @given(st.floats(LEAST_RATIO, 1.0), st.floats(0.0, 1.0, exclude_max=True))
     def test_the_next_one_is_always_ahead(self, ratio: float, draw: float) -> None:
         sampling = RootSampling(ratio, lambda: draw)
-        assert sampling.left >= 1
+        assert 1 <= sampling.left < 2**63
 
 
 class TestIngest:
@@ -137,7 +146,7 @@ class TestIngest:
         traced = Traced()
         traces = traced.traces(per_s=2)
         begun = [traces.begin("mqtt publish", {"traceparent": SAMPLED}, dict) for _ in range(5)]
-        assert [trace is not None and trace.id for trace in begun] == [TRACE, TRACE, None, None, None]
+        assert [trace is not None and trace.id for trace in begun] == [TRACE, None, None, None, None]
         assert begun[4] is not None
         assert begun[4].headers_for("t", 1) == [("traceparent", NOT_SAMPLED)]
         traced.now_s = 1.0
@@ -154,7 +163,41 @@ class TestIngest:
         later = f"01-{TRACE}-{PARENT}-00-more"
         trace = Traced().traces().begin("mqtt publish", {"traceparent": later}, dict)
         assert trace is not None
-        assert trace.headers_for("t", 1) == [("traceparent", f"01-{TRACE}-{PARENT}-00")]
+        assert trace.headers_for("t", 1) == [("traceparent", NOT_SAMPLED)]
+
+    @pytest.mark.parametrize("flags", ["00", "01"])
+    def test_a_state_that_is_none_is_left_out_and_not_logged(
+        self, flags: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        carrier = {"traceparent": f"00-{TRACE}-{PARENT}-{flags}", "tracestate": "!!,a=1,=,b"}
+        traces = Traced().traces()
+        for _ in range(100):
+            trace = traces.begin("mqtt publish", carrier, dict)
+            assert trace is not None
+            assert "!!" not in str(trace.headers_for("t", 1))
+        assert not caplog.records
+
+    def test_a_device_takes_no_trace_that_begins_here(self) -> None:
+        traced = Traced()
+        traces = traced.traces(1.0, per_s=10)
+        for _ in range(100):
+            traces.begin("mqtt publish", {"traceparent": SAMPLED}, dict)
+        begun = [traces.begin("mqtt publish", {}, dict) for _ in range(10)]
+        assert sum(trace is not None for trace in begun) == 5
+        # 95 contexts and five messages that were to begin a trace.
+        assert traced.count("dropped") == 100
+
+    def test_it_begins_when_the_message_arrived(self) -> None:
+        traced = Traced()
+        trace = traced.traces(1.0).begin("coap notification", {}, dict, arrived_ms=1_767_225_600_000)
+        assert trace is not None
+        trace.headers_for("refused", 1)
+        trace.refuse("too large")
+        trace.headers_for("dead letters", 1)
+        trace.end()
+        first, second, whole = traced.spans()
+        assert whole.start_time == 1_767_225_600_000_000_000
+        assert (first.status.description, second.status.status_code) == ("too large", StatusCode.UNSET)
 
 
 class TestConsumed:
@@ -226,11 +269,104 @@ class TestCounts:
         assert traced.count("exported") == 0
 
 
+class BreakingExporter(SpanExporter):
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        raise OSError("broken")
+
+
+class TestEnd:
+    def test_what_breaks_is_a_failure(self) -> None:
+        traced = Traced(BreakingExporter())
+        for _ in range(30):
+            end_span(traced.tracer.start("x", SpanKind.INTERNAL, None, {}), "\ud800 no text")
+        traced.tracer.close()
+        assert traced.count("failed") == 30
+
+    def test_what_a_collector_does_not_take_before_the_end_is_counted(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces"
+            registry = CollectorRegistry()
+            tracer = open_tracer(TracingSettings(endpoint=endpoint), "x", registry, instance="one")
+            for _ in range(600):
+                end_span(tracer.start("x", SpanKind.INTERNAL, None, {}))
+            tracer.close()
+            counts = {
+                outcome: registry.get_sample_value("isotherm_spans_total", {"outcome": outcome})
+                for outcome in ("exported", "failed", "dropped")
+            }
+        assert sum(count or 0 for count in counts.values()) == 600, counts
+        assert counts["exported"] == 0
+
+
+class TestCollector:
+    """What the exporter takes for a success, from a server of the test's own."""
+
+    @pytest.mark.parametrize(
+        ("status", "body", "exported"),
+        [
+            (200, b"", 5),
+            (200, REJECTED.SerializeToString(), 3),
+            (200, b"x" * 1_000_000, 5),
+            (302, b"", 0),
+            (400, b"no", 0),
+        ],
+    )
+    def test_answers(self, status: int, body: bytes, exported: int) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(status)
+                self.send_header("Location", "https://elsewhere.example/")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        registry = CollectorRegistry()
+        settings = TracingSettings(endpoint=f"http://127.0.0.1:{server.server_address[1]}/v1/traces")
+        tracer = open_tracer(settings, "x", registry, instance="one")
+        for _ in range(5):
+            end_span(tracer.start("x", SpanKind.INTERNAL, None, {}))
+        tracer.close()
+        server.shutdown()
+        server.server_close()
+        assert registry.get_sample_value("isotherm_spans_total", {"outcome": "exported"}) == exported
+        assert registry.get_sample_value("isotherm_spans_total", {"outcome": "failed"}) == 5 - exported
+
+
 class TestSettings:
-    @pytest.mark.parametrize("endpoint", ["localhost:4318", "ftp://x/", "http://", "http://user:word@x/v1/traces"])
+    @pytest.mark.parametrize(
+        "endpoint", ["localhost:4318", "ftp://x/y", "http://", "http://x:4318", "http://x:99999/y", "http://[x/y"]
+    )
     def test_what_is_no_endpoint(self, endpoint: str) -> None:
         with pytest.raises(ValidationError, match="endpoint"):
             TracingSettings(endpoint=endpoint)
+
+    @pytest.mark.parametrize(
+        "override",
+        [
+            "endpoint=http://user:s3cret@x/v1/traces",
+            "endpoint=http://u:s3cret@[x",
+            "endpoint=http://x/v1/traces?api_key=s3cret",
+            "headers=Authorization Bearer s3cret",
+            "headers.Authorization= s3cret\n",
+            "headers.Authorization=s3cr\u00e9t s3cret",
+        ],
+    )
+    def test_a_secret_in_the_wrong_place_is_not_shown(self, override: str) -> None:
+        with pytest.raises(SettingsError) as refused:
+            load(IngestTracingSettings, "x", environ={}, overrides=[override.replace(" s3cret\n", "a\nb s3cret")])
+        assert "s3cret" not in str(refused.value)
+        assert override.partition("=")[0].partition(".")[0] in str(refused.value)
+
+    @pytest.mark.parametrize("ratio", [5e-324, 1e-10, -0.1, 1.1])
+    def test_what_is_no_share(self, ratio: float) -> None:
+        with pytest.raises(ValidationError, match="sample_ratio"):
+            IngestTracingSettings(sample_ratio=ratio)
 
     def test_a_file_that_is_missing(self) -> None:
         with pytest.raises(ValidationError, match=r"ssl_ca_location: there is no file '/nowhere\.pem'"):

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQueryManager
 
 from isotherm.aggregator.checkpoint.plans import PlannedBatch
 from isotherm.aggregator.frames import windows
-from isotherm.aggregator.kafka.output_producer import OutputProducer
+from isotherm.aggregator.kafka.output_producer import OutputProducer, OutputRecord
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import query_plans
@@ -103,8 +103,9 @@ def sink(
         {},
     )
 
-    def send(records: Iterable[tuple[str, bytes, bytes]], headers: Mapping[str, bytes] | None = None) -> None:
-        made.written.update({(topic, key): (value, dict(headers or {})) for topic, key, value in records})
+    def send(records: Iterable[OutputRecord], headers: Mapping[str, bytes] | None = None) -> None:
+        for topic, key, value, *own in records:
+            made.written[topic, key] = value, {**(headers or {}), **(own[0] if own else {})}
 
     def write(rows: DataFrame, topic: str) -> None:
         for row in rows.collect():

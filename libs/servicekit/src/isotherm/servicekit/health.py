@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry
@@ -125,8 +126,12 @@ def _handler(health: Health, registry: CollectorRegistry, *, with_exemplars: boo
         return (503 if problems else 200), "application/json", body
 
     def metrics(accept: str) -> tuple[int, str, bytes]:
-        encode, content_type = choose_encoder(accept) if with_exemplars else (generate_latest, CONTENT_TYPE_LATEST)
-        return 200, content_type, encode(registry)
+        if with_exemplars:
+            # The library raises for a version that is none.
+            with suppress(Exception):
+                encode, content_type = choose_encoder(accept)
+                return 200, content_type, encode(registry)
+        return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
 
     pages = {"/live": live, "/ready": ready, "/metrics": metrics}
 

@@ -57,7 +57,7 @@ class KafkaSettings(Settings):
         """Refuse properties on which a promise of the suite rests (acks, idempotence, isolation, commits, group)."""
         broken = [f"{key}: {why}" for key, value in properties.items() if (why := broken_promise(key, value))]
         if broken:
-            raise PydanticCustomError(_BROKEN_PROMISE, "{why}", {"why": "; ".join(broken)})
+            raise hidden_problem("; ".join(broken))
         return properties
 
 
@@ -96,6 +96,11 @@ class ServiceSettings(Settings):
     shutdown_timeout_ms: int = Field(
         25_000, ge=100, description="Time after SIGTERM to drain and exit, ms; then the process is ended."
     )
+
+
+def hidden_problem(why: str) -> PydanticCustomError:
+    """Return an error of a validator whose text does not show the value, which may hold a secret."""
+    return PydanticCustomError(_BROKEN_PROMISE, "{why}", {"why": why})
 
 
 class SettingsError(Exception):
@@ -225,8 +230,18 @@ def _explain(cls: type[Settings], error: Mapping[str, Any], origins: Mapping[str
     if error["type"] == _BROKEN_PROMISE:
         # Without the input, which may hold `sasl.password` beside the wrong property.
         return f"{key}{origin}: {error['msg']}"
-    value = secrets.MASK if secrets.is_secret(key) else repr(secrets.masked(error["input"]))
+    is_secret = secrets.is_secret(key) or _holds_secrets(cls, key)
+    value = secrets.MASK if is_secret else repr(secrets.masked(error["input"]))
     return f"{key}{origin}: {value} is not allowed: {error['msg']}"
+
+
+def _holds_secrets(cls: type[Settings], key: str) -> bool:
+    """Whether a key is that of a secret, or one below a map of secrets."""
+    return any(
+        key == known or key.startswith(f"{known}.")
+        for known, field in fields(cls)
+        if "SecretStr" in str(field.annotation)
+    )
 
 
 def fields(cls: type[Settings], above: str = "") -> Iterator[tuple[str, Any]]:

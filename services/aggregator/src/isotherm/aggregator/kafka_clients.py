@@ -51,12 +51,22 @@ def open_output_producer(settings: KafkaSettings) -> OutputProducer:
     return OutputProducer(partial(clients.producer, settings, client_id, delivery_timeout_ms=_DELIVERY_TIMEOUT_MS))
 
 
-def open_follower(settings: AggregatorSettings, topics: Sequence[str], tracing: Tracing) -> ReadingFollower:
+def open_follower(
+    settings: AggregatorSettings, topics: Callable[[], Sequence[str]], tracing: Tracing
+) -> ReadingFollower:
     """Return what finds the traced readings of the input."""
     return ReadingFollower(
-        partial(clients.consumer_to_the_end, settings.kafka, f"{_CLIENT_ID}-traces"),
+        # It never comes to an end, so Kafka may hold a fetch that finds nothing.
+        partial(
+            clients.consumer_to_the_end,
+            settings.kafka,
+            f"{_CLIENT_ID}-traces",
+            enable_partition_eof=False,
+            fetch_wait_max_ms=500,
+        ),
         topics,
         Decoder(SchemaRegistry(settings.registry)),
+        settings.timeliness,
         tracing.traces,
         tracing.windows,
     )

@@ -241,7 +241,7 @@ class Aggregator:
     def _traced_beside(self, broker: Broker) -> AbstractContextManager[None]:
         if self._tracing is None:
             return nullcontext()
-        return open_follower(self._settings, broker.input_topics(self._settings), self._tracing).running()
+        return open_follower(self._settings, lambda: broker.input_topics(self._settings), self._tracing).running()
 
     def _sink(
         self,

@@ -33,7 +33,7 @@ class ConsumedTraces:
     ) -> Span:
         """Begin the span of a record, at its Kafka timestamp `since_ms` in epoch milliseconds: it waited since then."""
         # A producer's clock may be ahead of ours.
-        start_ns = min(int(since_ms * 1_000_000), time.time_ns())
+        start_ns = max(0, min(int(since_ms * 1_000_000), time.time_ns()))
         attributes = {
             "messaging.system": "kafka",
             "messaging.operation.type": "process",
@@ -82,5 +82,5 @@ class ConsumedTraces:
         self._tracer.drop()
 
     def close(self) -> None:
-        """Export what has ended, for at most three seconds."""
+        """Export what has ended, for at most a second."""
         self._tracer.close()

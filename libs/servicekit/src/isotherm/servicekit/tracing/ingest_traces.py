@@ -10,7 +10,6 @@ from opentelemetry.trace import Span, SpanKind, set_span_in_context
 from isotherm.servicekit.throttling.rates import Rate, TokenBucket
 from isotherm.servicekit.tracing.root_sampling import RootSampling
 from isotherm.servicekit.tracing.spans import Attributes, Tracer, end_span, is_sampled, trace_id
-from isotherm.servicekit.tracing.trace_headers import TRACEPARENT
 
 Headers = list[tuple[str, bytes | str | None]]
 
@@ -48,6 +47,12 @@ class IngestTrace:
         self._sends.append(send)
         return [*self._tracer.headers_of(send)]
 
+    def refuse(self, error: str) -> None:
+        """End what was begun to be sent: Kafka does not take it for this reason, and something else is sent instead."""
+        sends, self._sends = self._sends, []
+        for send in sends:
+            end_span(send, error)
+
     def note(self, name: str, value: str) -> None:
         """Add an attribute."""
         if self._span is not None:
@@ -66,52 +71,56 @@ class IngestTrace:
 class IngestTraces:
     """Decides which messages are traced, and begins their traces.
 
-    `roots` counts the messages that bring no context. A token of `limit` is taken for each trace that is recorded;
-    `clock` returns seconds of a monotonic clock.
+    `roots` counts the messages that bring no context. At most `per_s` traces are recorded in a second, half of them of
+    devices' contexts; `clock` returns seconds of a monotonic clock.
     """
 
     def __init__(self, tracer: Tracer, roots: RootSampling, per_s: int, clock: Callable[[], float]) -> None:
         self.roots = roots
         self._tracer = tracer
         self._clock = clock
-        self._limit = TokenBucket(Rate(per_s, 1), clock())
+        # Each has its own half: a device that asks for a trace with each message must not take those that begin here.
+        self._continued, self._begun = (TokenBucket(Rate(max(1, per_s // 2), 1), clock()) for _ in range(2))
 
-    def begin(self, name: str, carrier: Mapping[str, str], attributes: Callable[[], Attributes]) -> IngestTrace | None:
+    def begin(
+        self,
+        name: str,
+        carrier: Mapping[str, str],
+        attributes: Callable[[], Attributes],
+        *,
+        arrived_ms: int | None = None,
+    ) -> IngestTrace | None:
         """Begin or continue the trace of a message that has just arrived; None when it has none.
 
         Args:
             name: of the span: what the message is.
             carrier: the context that the message brings (`trace_headers.carrier_of`), or nothing.
             attributes: makes those of the span.
+            arrived_ms: when it has arrived, in epoch milliseconds; None for now.
         """
         context = self._tracer.context_of(carrier) if carrier else None
         if context is None:
-            return self._started(name, None, attributes) if self.roots.is_due() and self._may_record() else None
-        if is_sampled(context) and self._may_record():
-            return self._started(name, context, attributes)
-        return IngestTrace(self._tracer, None, _unsampled(carrier))
+            is_begun = self.roots.is_due() and self._may_record(self._begun)
+            return self._started(name, None, attributes, arrived_ms) if is_begun else None
+        if is_sampled(context) and self._may_record(self._continued):
+            return self._started(name, context, attributes, arrived_ms)
+        # Not sampled, so that nobody behind records a part of a trace alone.
+        return IngestTrace(self._tracer, None, [*self._tracer.unsampled_headers_of(context)])
 
     def close(self) -> None:
-        """Export what has ended, for at most three seconds."""
+        """Export what has ended, for at most a second."""
         self._tracer.close()
 
-    def _started(self, name: str, context: Context | None, attributes: Callable[[], Attributes]) -> IngestTrace:
-        span = self._tracer.start(name, SpanKind.SERVER, context, attributes())
+    def _started(
+        self, name: str, context: Context | None, attributes: Callable[[], Attributes], arrived_ms: int | None
+    ) -> IngestTrace:
+        start_ns = None if arrived_ms is None else arrived_ms * 1_000_000
+        span = self._tracer.start(name, SpanKind.SERVER, context, attributes(), start_ns=start_ns)
         return IngestTrace(self._tracer, span, [])
 
-    def _may_record(self) -> bool:
-        if self._limit.wait_s(self._clock()):
+    def _may_record(self, limit: TokenBucket) -> bool:
+        if limit.wait_s(self._clock()):
+            self._tracer.drop()
             return False
-        self._limit.take(1)
+        limit.take(1)
         return True
-
-
-def _unsampled(carrier: Mapping[str, str]) -> Headers:
-    """Return the context as headers, not sampled, so that nobody behind records a part of a trace alone."""
-    passed: Headers = []
-    for name, value in carrier.items():
-        if name == TRACEPARENT:
-            version, trace, parent, flags, *_later = value.split("-")
-            value = f"{version}-{trace}-{parent}-{int(flags, 16) & ~1:02x}"
-        passed.append((name, value))
-    return passed

@@ -6,6 +6,9 @@ import math
 import random
 from collections.abc import Callable
 
+_MOST = 2**62
+"""Compiled code counts in 64 bits."""
+
 
 class RootSampling:
     """Draws messages at random: of `n` messages about `n * ratio`.
@@ -36,4 +39,4 @@ class RootSampling:
 
     def _next(self) -> int:
         # The geometric distribution: the number of the first success.
-        return 1 + int(math.log1p(-self._draw()) / self._log_of_rest)
+        return 1 + int(min(math.log1p(-self._draw()) / self._log_of_rest, _MOST))

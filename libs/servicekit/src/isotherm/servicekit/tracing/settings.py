@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from isotherm.servicekit.settings import Settings
+from isotherm.servicekit.settings import Settings, hidden_problem
+
+LEAST_RATIO = 1e-9
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 
 
 class TracingSettings(Settings):
@@ -29,7 +33,7 @@ class TracingSettings(Settings):
         5_000,
         ge=100,
         le=60_000,
-        description="How long the export of a batch of spans may take, its repetitions included.",
+        description="How long the collector may take for an answer; an export is repeated until then.",
     )
     queue_spans: int = Field(
         2_048,
@@ -41,12 +45,28 @@ class TracingSettings(Settings):
     @field_validator("endpoint")
     @classmethod
     def _is_url(cls, endpoint: str) -> str:
-        parts = urlsplit(endpoint)
-        if endpoint and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise ValueError("expected a URL such as http://127.0.0.1:4318/v1/traces, or nothing")
-        if parts.username is not None or parts.password is not None:
-            raise ValueError("credentials belong into tracing.headers")
+        if "@" in endpoint or "?" in endpoint or "#" in endpoint:
+            # It would be in logs.
+            raise hidden_problem(
+                "a URL without user, query and fragment is expected; credentials go into tracing.headers"
+            )
+        try:
+            parts = urlsplit(endpoint)
+            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_url = False
+        if endpoint and (not is_url or parts.path in ("", "/")):
+            raise ValueError("expected a whole URL such as http://127.0.0.1:4318/v1/traces, or nothing")
         return endpoint
+
+    @field_validator("headers")
+    @classmethod
+    def _are_headers(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, value in headers.items():
+            text = value.get_secret_value()
+            if not _TOKEN.fullmatch(name) or text != text.strip() or not text.isprintable() or not text.isascii():
+                raise hidden_problem(f"header {name[:50]!r}: a name, and a value of one line without blanks around it")
+        return headers
 
     @model_validator(mode="after")
     def _has_readable_files(self) -> Self:
@@ -73,6 +93,13 @@ class IngestTracingSettings(TracingSettings):
         100,
         ge=1,
         le=100_000,
-        description="Most traces that begin or are continued here in a second; a device may ask for one "
+        description="Most traces that are recorded here in a second, half of them begun here: a device may ask for one "
         "with each message. Beyond them a context is passed on as not sampled.",
     )
+
+    @field_validator("sample_ratio")
+    @classmethod
+    def _is_share(cls, ratio: float) -> float:
+        if 0.0 < ratio < LEAST_RATIO:
+            raise ValueError(f"expected 0 for none, or at least {LEAST_RATIO}")
+        return ratio

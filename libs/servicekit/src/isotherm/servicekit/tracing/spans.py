@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,19 +16,35 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
-from opentelemetry.trace import Link, Span, SpanKind, StatusCode, get_current_span, set_span_in_context
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    get_current_span,
+    set_span_in_context,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from isotherm.servicekit import logs
+from isotherm.servicekit.throttling.sparse_log import SparseLog
+from isotherm.servicekit.tracing.collector_session import CollectorSession
 from isotherm.servicekit.tracing.settings import TracingSettings
+
+_log = logs.logger(__name__)
 
 _NAMESPACE = "isotherm"
 _MAX_ATTRIBUTE_CHARS = 256
 """Devices choose topics and names."""
 _MAX_BATCH_SPANS = 512
-_CLOSE_S = 3.0
+_LOG_INTERVAL_S = 60.0
+_CLOSE_S = 1.0
 """How long the end of the process waits for the collector."""
 
 AttributeValue = str | bool | int | float
@@ -40,9 +57,9 @@ class Tracer:
     A span is recorded if its parent is sampled, or if it has none: callers decide which traces begin.
     """
 
-    def __init__(self, provider: TracerProvider, drop: Callable[[], None]) -> None:
-        """`drop` counts a span that is not made."""
-        self.drop = drop
+    def __init__(self, provider: TracerProvider, drop: Callable[[], None], close: Callable[[], None]) -> None:
+        """`drop` counts a span that is not made; `close` exports what has ended."""
+        self.drop, self._close = drop, close
         self._provider = provider
         self._tracer = provider.get_tracer("isotherm")
         self._propagator = TraceContextTextMapPropagator()
@@ -82,11 +99,15 @@ class Tracer:
         self._propagator.inject(carrier, set_span_in_context(span, Context()))
         return list(carrier.items())
 
+    def unsampled_headers_of(self, context: Context) -> list[tuple[str, str]]:
+        """Return the headers that pass a context on as not sampled."""
+        known = get_current_span(context).get_span_context()
+        passed = SpanContext(known.trace_id, known.span_id, True, TraceFlags(0), known.trace_state)
+        return self.headers_of(NonRecordingSpan(passed))
+
     def close(self) -> None:
-        """Export what has ended, for at most three seconds."""
-        closing = threading.Thread(target=self._provider.shutdown, name="tracing-close", daemon=True)
-        closing.start()
-        closing.join(_CLOSE_S)
+        """Export what has ended, for at most a second; what is left is counted and logged."""
+        self._close()
 
 
 def is_sampled(context: Context) -> bool:
@@ -107,7 +128,9 @@ def trace_id_of(context: Context) -> str:
 def end_span(span: Span, error: str | None = None, *, end_ns: int | None = None) -> None:
     """End a span, as failed if there is an `error`."""
     if error is not None:
-        span.set_status(StatusCode.ERROR, error[:_MAX_ATTRIBUTE_CHARS])
+        # One text that cannot be encoded would cost the whole batch.
+        text = error[:_MAX_ATTRIBUTE_CHARS].encode(errors="replace").decode()
+        span.set_status(StatusCode.ERROR, text)
     span.end(end_ns)
 
 
@@ -139,12 +162,24 @@ def open_tracer(
         shutdown_on_exit=False,
         span_limits=SpanLimits(max_span_attribute_length=_MAX_ATTRIBUTE_CHARS),
     )
-    spans = _CountedExporter(_exporter(settings) if exporter is None else exporter, registry)
+    # What it says of each wrong tracestate and each failed request is a device's or a server's to repeat at any rate.
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+    said = _LastError()
+    session = CollectorSession()
+    spans = _CountedExporter(_exporter(settings, session) if exporter is None else exporter, session, said, registry)
     provider.add_span_processor(_BoundedProcessor(spans, settings.queue_spans))
-    return Tracer(provider, spans.drop)
+
+    def close() -> None:
+        closing = threading.Thread(target=provider.shutdown, name="tracing-close", daemon=True)
+        spans.hurry()
+        closing.start()
+        closing.join(_CLOSE_S)
+        spans.give_up()
+
+    return Tracer(provider, spans.drop, close)
 
 
-def _exporter(settings: TracingSettings) -> SpanExporter:
+def _exporter(settings: TracingSettings, session: CollectorSession) -> SpanExporter:
     return OTLPSpanExporter(
         endpoint=settings.endpoint,
         certificate_file=settings.ssl_ca_location,
@@ -153,14 +188,33 @@ def _exporter(settings: TracingSettings) -> SpanExporter:
         headers={name: value.get_secret_value() for name, value in settings.headers.items()},
         timeout=settings.timeout_ms / 1000,
         compression=Compression.Gzip,
+        session=session,
     )
+
+
+class _LastError(logging.Handler):
+    """Keeps the last error that the exporter has told its log, which shows it for each batch."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.text = ""
+        logger = logging.getLogger("opentelemetry.exporter.otlp.proto.http")
+        logger.handlers, logger.propagate = [self], False
+        logger.setLevel(logging.ERROR)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()
 
 
 class _CountedExporter(SpanExporter, Collector):
     """Counts what becomes of the spans that wait for another exporter."""
 
-    def __init__(self, exporter: SpanExporter, registry: CollectorRegistry) -> None:
-        self._exporter = exporter
+    def __init__(
+        self, exporter: SpanExporter, session: CollectorSession, said: _LastError, registry: CollectorRegistry
+    ) -> None:
+        self._exporter, self._session, self._said = exporter, session, said
+        self._log_failure = SparseLog(_log, "spans were not exported", interval_s=_LOG_INTERVAL_S)
+        self._has_failed = False
         self._lock = threading.Lock()
         self._waiting = 0
         self._counts = dict.fromkeys(("exported", "failed", "dropped"), 0)
@@ -188,14 +242,33 @@ class _CountedExporter(SpanExporter, Collector):
             self._counts["dropped"] += 1
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = SpanExportResult.FAILURE
+        result, self._said.text = SpanExportResult.FAILURE, "the collector has rejected them"
         try:
             result = self._exporter.export(spans)
-        finally:
-            with self._lock:
-                self._waiting -= len(spans)
-                self._counts["exported" if result is SpanExportResult.SUCCESS else "failed"] += len(spans)
+        except Exception as failure:
+            self._said.text = f"{type(failure).__name__}: {failure}"
+        self._has_failed = result is not SpanExportResult.SUCCESS
+        rejected = len(spans) if self._has_failed else min(self._session.rejected, len(spans))
+        with self._lock:
+            self._waiting -= len(spans)
+            self._counts["exported"] += len(spans) - rejected
+            self._counts["failed"] += rejected
+        if rejected:
+            self._log_failure(spans=rejected, reason=self._said.text[:_MAX_ATTRIBUTE_CHARS])
         return result
+
+    def hurry(self) -> None:
+        """Try nothing again, if the last export has failed: the process ends."""
+        if self._has_failed:
+            self._exporter.shutdown()
+
+    def give_up(self) -> None:
+        """Count and log what still waits."""
+        with self._lock:
+            left, self._waiting = self._waiting, 0
+            self._counts["dropped"] += left
+        if left:
+            _log.warning("spans were not exported before the end", spans=left)
 
     def shutdown(self) -> None:
         self._exporter.shutdown()

@@ -23,6 +23,9 @@ _REFUSALS = frozenset(
 """Errors that the same record would cause again."""
 
 
+OutputRecord = tuple[str, bytes, bytes] | tuple[str, bytes, bytes, Mapping[str, bytes]]
+
+
 class OutputRefusedError(Exception):
     """Kafka refuses a record, and would refuse it again."""
 
@@ -35,8 +38,8 @@ class OutputProducer:
         self._make_producer = make_producer
         self._producer: Producer | None = None
 
-    def send(self, records: Iterable[tuple[str, bytes, bytes]], headers: Mapping[str, bytes] | None = None) -> None:
-        """Send records, each a topic, a key and a value, all with `headers`.
+    def send(self, records: Iterable[OutputRecord], headers: Mapping[str, bytes] | None = None) -> None:
+        """Send records, each a topic, a key and a value, and perhaps headers of its own; all with `headers`.
 
         Raises BrokerError, and OutputRefusedError.
         """
@@ -50,10 +53,11 @@ class OutputProducer:
         # After a failure the next call begins with another producer: this one may still hold records, or be fenced.
         producer, self._producer = self._producer or self._make_producer(), None
         try:
-            for topic, key, value in records:
+            for topic, key, value, *own in records:
+                all_headers = [*given, *own[0].items()] if own else given
                 while not failures:
                     try:
-                        producer.produce(topic, value=value, key=key, headers=given, on_delivery=report)
+                        producer.produce(topic, value=value, key=key, headers=all_headers, on_delivery=report)
                         break
                     except BufferError:
                         producer.poll(_FULL_QUEUE_WAIT_S)

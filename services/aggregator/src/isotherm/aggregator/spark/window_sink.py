@@ -16,7 +16,7 @@ from isotherm.aggregator import records
 from isotherm.aggregator.checkpoint.plans import PlannedBatch, Plans
 from isotherm.aggregator.frames import headers, windows
 from isotherm.aggregator.frames.boundary import owns_window
-from isotherm.aggregator.kafka.output_producer import OutputProducer
+from isotherm.aggregator.kafka.output_producer import OutputProducer, OutputRecord
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.records import Attributes, Row
 from isotherm.aggregator.settings import AggregatorSettings
@@ -29,8 +29,8 @@ from isotherm.servicekit.avro import SchemaRegistry
 MAX_WINDOWS_IN_DRIVER = 10_000
 """Most open windows of which the driver takes the finished ones itself: 0.2 s of work and 10 MB."""
 
-_MOST_TRACED = 500
-"""Windows of a large batch that go on with a trace: their headers are in the code of the batch."""
+_MOST_ASKED, _MOST_TRACED = 2_000, 500
+"""Windows with traced readings that a large batch may have, and those that go on with a trace: they are in its code."""
 
 _log = logs.logger(__name__)
 
@@ -127,22 +127,24 @@ class WindowSink:
 
     def _send(self, rows: Sequence[Row], traced: Mapping[WindowKey, WindowTrace]) -> None:
         topic, judged_by = self._settings.output_topic, {headers.JUDGED_BY: self._judged_by.encode()}
-        others = [row for row in rows if _key(row) not in traced] if traced else rows
-        self._producer.send(((topic, *self._aggregate_record(row)) for row in others), judged_by)
-        for row in rows if traced else ():
-            if (trace := traced.get(_key(row))) is not None:
-                self._producer.send([(topic, *self._aggregate_record(row))], {**judged_by, **trace.headers})
+
+        def record(row: Row) -> OutputRecord:
+            trace = traced.get(_key(row)) if traced else None
+            made = (topic, *self._aggregate_record(row))
+            return made if trace is None else (*made, trace.headers)
+
+        self._producer.send(map(record, rows), judged_by)
 
     def _traced_keys(self, rows: DataFrame, plan: PlannedBatch) -> list[WindowKey]:
         """Return those of the rows' windows that have traced readings."""
-        ended = [] if self._traces is None else self._traces.ended(plan.watermark_ms, _MOST_TRACED)
+        ended = [] if self._traces is None else self._traces.ended(plan.watermark_ms, _MOST_ASKED)
         if not ended:
             return []
         # Not all that have ended need be in this batch: readings that came late, or were refused, are in no window.
         keys = headers.window_key()
         found = rows.select(keys.alias("key")).where(keys.isin([headers.text_of_key(*key) for key in ended])).collect()
         present = {row["key"] for row in found}
-        return [key for key in ended if headers.text_of_key(*key) in present]
+        return [key for key in ended if headers.text_of_key(*key) in present][:_MOST_TRACED]
 
     @contextmanager
     def _traced(self, keys: Sequence[WindowKey], plan: PlannedBatch) -> Iterator[Mapping[WindowKey, WindowTrace]]:

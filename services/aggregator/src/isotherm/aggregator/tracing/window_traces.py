@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from isotherm.servicekit.tracing.consumed_traces import ConsumedTraces
 
 MOST_READINGS = 20_000
-"""Traced readings that are remembered, some 2 KB each; those beyond have no span here."""
+"""Traced readings that are remembered, some 2 KB each; beyond that the oldest ones are forgotten, and counted."""
 
 
 class WindowKey(NamedTuple):
@@ -81,8 +81,8 @@ class WindowTraces:
         with self._lock:
             for start_ms in starts:
                 if self._readings >= MOST_READINGS:
-                    self._traces.drop()
-                    return
+                    # The oldest ones: those of windows that never end must not take the place of all others.
+                    self._forget(next(iter(self._waiting)))
                 self._waiting.setdefault(WindowKey(device_id, metric, start_ms), []).append(reading)
                 self._readings += 1
 
@@ -101,14 +101,20 @@ class WindowTraces:
     def published(self, keys: Iterable[WindowKey], watermark_ms: int) -> None:
         """Forget windows that Kafka has, and those that ended long before a watermark (epoch ms).
 
-        Of these the traced readings came late, or were refused.
+        Of these the traced readings came late, or were refused, or were too many for a batch; they are counted.
         """
         with self._lock:
             for key in keys:
                 self._readings -= len(self._waiting.pop(key, ()))
             long_ago = watermark_ms - 2 * self._window_ms
             for key in [key for key in self._waiting if key.start_ms + self._window_ms <= long_ago]:
-                self._readings -= len(self._waiting.pop(key))
+                self._forget(key)
+
+    def _forget(self, key: WindowKey) -> None:
+        readings = self._waiting.pop(key)
+        self._readings -= len(readings)
+        for _ in readings:
+            self._traces.drop()
 
     @property
     def readings(self) -> int:

@@ -15,3 +15,10 @@ class Timeliness:
     """A reading lies in the future when it was measured more than this after its ingest time."""
     max_publish_delay_ms: int
     """A reading is late when the broker appended it more than this after its ingest time."""
+
+    def is_on_time(self, event_ms: int, ingest_ms: int, appended_ms: int) -> bool:
+        """Whether a reading is neither late nor in the future (`frames.readings.reject_reason`); times in epoch ms."""
+        return (
+            ingest_ms - self.allowed_lateness_ms <= event_ms <= ingest_ms + self.max_skew_ms
+            and appended_ms <= ingest_ms + self.max_publish_delay_ms
+        )

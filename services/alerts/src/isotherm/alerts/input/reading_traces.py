@@ -31,6 +31,8 @@ class ReadingTraces:
 
     def __init__(self, traces: ConsumedTraces) -> None:
         self._traces = traces
+        self._refused: dict[int, str] = {}
+        """By offset, why a record is a dead letter, until `judged`."""
 
     def context_of(self, record: Record) -> Context | None:
         """Return the trace context of a record; None if it has none, or it is not sampled."""
@@ -46,8 +48,20 @@ class ReadingTraces:
             context = self.context_of(record)
             if context is not None:
                 self._traces.record(
-                    context, topic, partition, record.offset, since_ms=since_ms(record), operation="judge"
+                    context,
+                    topic,
+                    partition,
+                    record.offset,
+                    since_ms=since_ms(record),
+                    operation="judge",
+                    error=self._refused.get(record.offset),
                 )
+        self._refused.clear()
+
+    def refused(self, record: Record, reason: str) -> None:
+        """Note why a record of those that `judged` is told of next is a dead letter."""
+        if self.context_of(record) is not None:
+            self._refused[record.offset] = reason
 
     def send(
         self, context: Context, topic: str, on_stored: Callable[[], None]

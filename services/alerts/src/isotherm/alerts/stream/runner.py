@@ -224,16 +224,21 @@ class StreamRunner:
     async def _process_record(self, record: Message | InputRecord) -> bool:
         reading = await self._converter.convert(record)
         if reading is None:
+            if self._traces is not None:
+                self._traces.refused(record, "it cannot be read")
             # While Kafka had not got the dead-letter record, a rebalance may have taken the partition away.
             return self._processor.is_assigned(record.partition)
         self._store.add_schemas(self._converter.plain_schemas)
         try:
             # In a replay the ingest times of the readings count, not the times at which the replay wrote them.
             appended_ms = _appended_ms(record) if self._settings.advance_when_idle else None
-            context = None if self._traces is None else self._traces.context_of(record)
-            cause = Cause(reading.ingest_time_ms, context)
+            cause = None
+            if self._traces is not None:
+                cause = Cause(reading.ingest_time_ms, self._traces.context_of(record))
             return await self._processor.process(record.topic, record.partition, reading, appended_ms, cause)
         except RejectedReadingError as error:
+            if self._traces is not None:
+                self._traces.refused(record, str(error))
             await self._converter.dead_letter(record, error)
             return self._processor.is_assigned(record.partition)
 

@@ -22,7 +22,7 @@ from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
 from isotherm.coap_ingest.ingest.outlets import Outlet
 from isotherm.coap_ingest.ingest.queued_notification import QueuedNotification
 from isotherm.coap_ingest.ingest.records import headers
-from isotherm.coap_ingest.ingest.traces import NotificationTrace, begin_trace, headers_by_topic
+from isotherm.coap_ingest.ingest.traces import DEAD_LETTER, NotificationTrace, begin_trace, headers_by_topic
 from isotherm.coap_ingest.metrics import Metrics
 from isotherm.connector.errors.dead_letters import dead_letter_headers
 from isotherm.connector.errors.policies import (
@@ -216,6 +216,8 @@ class Forwarder:
             return records
         if not records:
             trace.end()
+        for reason in {record.dead_reason for record in records if record.dead_reason is not None}:
+            trace.note(DEAD_LETTER, reason)
         common = NotificationTrace(trace, len(records))
         added = headers_by_topic(trace, (record.topic for record in records))
         return [replace(record, headers=[*record.headers, *added[record.topic]], trace=common) for record in records]
@@ -351,10 +353,16 @@ class Forwarder:
             self._retry(record, error)
         elif record.dead_reason is None:
             refused = RecordRefusedError(f"topic {record.topic}: {error.str()}")
-            self._produce_later(replace(self._dead_letter(record.queued, refused, "refused"), trace=record.trace))
+            dead_letter = self._dead_letter(record.queued, refused, "refused")
+            if (trace := record.trace) is not None:
+                added = trace.refused(dead_letter.topic, error.str())
+                dead_letter = replace(dead_letter, headers=[*dead_letter.headers, *added], trace=trace)
+            self._produce_later(dead_letter)
         else:
             # No other topic can take it; the log keeps what is known of the record.
             _log.error("dead letter refused by Kafka and lost", topic=record.topic, key=record.key, reason=error.str())
+            if record.trace is not None:
+                record.trace.end(error.str())
 
     def _start_resending(self) -> None:
         if self._resending is None:

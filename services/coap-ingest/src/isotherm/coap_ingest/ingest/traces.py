@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     # Imports OpenTelemetry, which a process that does not trace has no use for.
     from isotherm.servicekit.tracing.ingest_traces import IngestTrace, IngestTraces
 
+DEAD_LETTER = "isotherm.dead_letter.reason"
+
 
 def begin_trace(traces: IngestTraces | None, name: str, notification: Notification) -> IngestTrace | None:
     """Begin the trace of a request or notification that has just arrived; None if it is to have none."""
@@ -30,6 +32,7 @@ def begin_trace(traces: IngestTraces | None, name: str, notification: Notificati
             "server.address": notification.resource.server.authority,
             "isotherm.coap.code": notification.code,
         },
+        arrived_ms=notification.arrived_ms,
     )
 
 
@@ -49,14 +52,20 @@ def headers_by_topic(trace: IngestTrace, topics: Iterable[str]) -> dict[str, Hea
 class NotificationTrace:
     """The trace of a notification until Kafka has all its records."""
 
-    __slots__ = ("_left", "trace")
+    __slots__ = ("_left", "_trace", "end")
 
     def __init__(self, trace: IngestTrace, records: int) -> None:
-        self.trace = trace
+        self._trace = trace
         self._left = records
+        self.end = trace.end
+
+    def refused(self, dead_letter_topic: str, reason: str) -> Headers:
+        """Note that Kafka refuses a record for this reason; return what the headers of its dead letter get."""
+        self._trace.note(DEAD_LETTER, f"refused: {reason}")
+        return self._trace.headers_for(dead_letter_topic, 1)
 
     def stored(self) -> None:
         """Note that Kafka has one of the records."""
         self._left -= 1
         if not self._left:
-            self.trace.end()
+            self.end()

@@ -240,7 +240,7 @@ class Listener:
         trace = begin_trace(self._traces, "coap request", notification)
         try:
             return with_trace(trace, self._records.records(notification)), trace
-        except RequestError as error:
+        except Exception as error:
             if trace is not None:
                 trace.end(f"refused: {error}")
             raise

@@ -21,6 +21,7 @@ from isotherm.mqtt_proxy.bridge_settings import BridgeSettings
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.delivery.transactional_writer import RECORDS_AT_FAULT
+from isotherm.mqtt_proxy.ingest.publish_traces import replace_by_dead_letter
 from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
 from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
@@ -292,7 +293,9 @@ class Subscriber:
             reports = await self._produce_all(translated)
         error = await self._wait_for_reports(translated, reports)
         if error is not None and error.code() in RECORDS_AT_FAULT:
-            translated = bridge.translator.dead_letter(publish, self._context, error.str())
+            dead_letter = bridge.translator.dead_letter(publish, self._context, error.str())
+            replace_by_dead_letter(translated, dead_letter, error.str())
+            translated = dead_letter
             async with self._in_order:
                 reports = await self._produce_all(translated)
             error = await self._wait_for_reports(translated, reports)

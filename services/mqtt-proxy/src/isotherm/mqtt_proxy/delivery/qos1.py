@@ -8,6 +8,7 @@ from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import RECORDS_AT_FAULT
+from isotherm.mqtt_proxy.ingest.publish_traces import replace_by_dead_letter
 from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
 from isotherm.mqtt_proxy.ingest.translation import IngestContext
 from isotherm.mqtt_proxy.protocol.ack_queue import NOT_STORED, AckQueue, PendingAck
@@ -134,9 +135,9 @@ class PendingPublish:
     def _send_dead_letter(self, detail: str) -> None:
         receiver = self._receiver
         self._is_dead_letter = True
-        trace = self._translated.trace
-        self._translated = receiver.pipeline.translator.dead_letter(self._publish, receiver.context, detail)
-        self._translated.trace = trace
+        dead_letter = receiver.pipeline.translator.dead_letter(self._publish, receiver.context, detail)
+        replace_by_dead_letter(self._translated, dead_letter, detail)
+        self._translated = dead_letter
         reason = None if self._ack is None else receiver.refusal(self._translated)
         if self._ack is None or reason is None:
             self.send()

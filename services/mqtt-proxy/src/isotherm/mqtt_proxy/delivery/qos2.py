@@ -9,6 +9,7 @@ from isotherm.mqtt_proxy.codec.packets import V5, PacketType, Publish, decode_pu
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, ProducerRecord, headers_bytes
+from isotherm.mqtt_proxy.ingest.publish_traces import replace_by_dead_letter
 from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
 from isotherm.mqtt_proxy.ingest.translation import IngestContext
 from isotherm.mqtt_proxy.protocol.ack_queue import NOT_STORED, AckQueue, PendingAck, PendingAcks
@@ -238,9 +239,9 @@ class Qos2Receiver:
         def on_refused(detail: str) -> Sequence[ProducerRecord] | None:
             # As at QoS 1: its device would send it again forever, and everything behind it would wait.
             nonlocal translated, failure
-            trace = translated.trace
-            translated = pipeline.translator.dead_letter(publish, context, detail)
-            translated.trace = trace
+            dead_letter = pipeline.translator.dead_letter(publish, context, detail)
+            replace_by_dead_letter(translated, dead_letter, detail)
+            translated = dead_letter
             reason = pipeline.refusal(translated, version)
             if reason is not None:
                 failure = reason

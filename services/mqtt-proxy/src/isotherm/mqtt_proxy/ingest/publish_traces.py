@@ -16,10 +16,14 @@ from isotherm.servicekit.tracing.trace_headers import carrier_of
 
 if TYPE_CHECKING:
     # Imports OpenTelemetry, which a process that does not trace has no use for.
-    from isotherm.servicekit.tracing.ingest_traces import IngestTraces
+    from isotherm.servicekit.tracing.ingest_traces import IngestTrace, IngestTraces
+
+_DEAD_LETTER = "isotherm.dead_letter.reason"
 
 
-def trace_publish(traces: IngestTraces, publish: Publish, client_id: str, translated: TranslatedPublish) -> None:
+def trace_publish(
+    traces: IngestTraces, publish: Publish, client_id: str, arrived_ms: int, translated: TranslatedPublish
+) -> None:
     """Begin the trace of a publish if it is to have one, and give each of its records the context."""
     trace = traces.begin(
         "mqtt publish",
@@ -33,15 +37,32 @@ def trace_publish(traces: IngestTraces, publish: Publish, client_id: str, transl
             "isotherm.mqtt.qos": publish.qos,
             "isotherm.mqtt.packet_id": publish.packet_id,
         },
+        arrived_ms=arrived_ms,
     )
     if trace is None:
         return
     translated.trace = trace
+    _hand_on(trace, translated)
+    if (reason := translated.invalid_reason) is not None:
+        trace.note(_DEAD_LETTER, reason)
+
+
+def replace_by_dead_letter(translated: TranslatedPublish, dead_letter: TranslatedPublish, detail: str) -> None:
+    """Let the trace of a publish whose record Kafka refuses go on with its dead letter."""
+    trace = translated.trace
+    if trace is None:
+        return
+    trace.refuse(detail)
+    trace.note(_DEAD_LETTER, "refused")
+    dead_letter.trace = trace
+    _hand_on(trace, dead_letter)
+
+
+def _hand_on(trace: IngestTrace, translated: TranslatedPublish) -> None:
+    """Give each record the context."""
     counts = Counter(record.topic for record in translated.records)
     added = {topic: trace.headers_for(topic, number) for topic, number in counts.items()}
     translated.records = [
         record._replace(headers=[*record.headers, *added[record.topic]]) for record in translated.records
     ]
     translated.bytes += sum(headers_bytes(added[topic]) * number for topic, number in counts.items())
-    if (reason := translated.invalid_reason) is not None:
-        trace.note("isotherm.dead_letter.reason", reason)

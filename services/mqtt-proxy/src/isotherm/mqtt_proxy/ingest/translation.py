@@ -154,7 +154,7 @@ class Translator:
         """Return the records of `publish`. Never raises for anything that a device sends."""
         translated = self._translate(publish, context)
         if self.traces is not None:
-            trace_publish(self.traces, publish, context.client_id, translated)
+            trace_publish(self.traces, publish, context.client_id, context.ingest_ms, translated)
         return translated
 
     def _translate(self, publish: Publish, context: IngestContext) -> TranslatedPublish:

@@ -21,6 +21,7 @@ from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import RECORDS_AT_FAULT
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
+from isotherm.mqtt_proxy.ingest.publish_traces import replace_by_dead_letter
 from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
 from isotherm.mqtt_proxy.ingest.translation import IngestContext
 from isotherm.mqtt_proxy.protocol.held_events import publish_bytes
@@ -248,7 +249,9 @@ class WillScheduler:
 
             def on_refused(detail: str) -> Sequence[ProducerRecord]:
                 nonlocal translated
-                translated = pipeline.translator.dead_letter(will, context, detail)
+                dead_letter = pipeline.translator.dead_letter(will, context, detail)
+                replace_by_dead_letter(translated, dead_letter, detail)
+                translated = dead_letter
                 return translated.records
 
             end.records, end.on_refused = translated.records, on_refused
@@ -259,10 +262,13 @@ class WillScheduler:
             try:
                 await self._send(translated)
             except DeliveryFailedError as failure:
-                translated.end_trace(failure.error.str())
+                detail = failure.error.str()
                 if failure.error.code() not in RECORDS_AT_FAULT:
+                    translated.end_trace(detail)
                     raise
-                translated = pipeline.translator.dead_letter(will, context, failure.error.str())
+                dead_letter = pipeline.translator.dead_letter(will, context, detail)
+                replace_by_dead_letter(translated, dead_letter, detail)
+                translated = dead_letter
                 await self._send(translated)
             self._submit(end)
         pipeline.metrics.count_stored(translated, will.qos, self._loop.time() - started_s)

@@ -20,8 +20,8 @@ class RecordTraces:
     def __init__(self, traces: ConsumedTraces) -> None:
         self._traces = traces
 
-    def stored(self, rows: Sequence[Row], records: Sequence[Record]) -> Iterator[tuple[Record, str]]:
-        """Make the spans of records whose rows the sink has just taken; yield each with the trace's identifier.
+    def stored(self, rows: Sequence[Row], records: Sequence[Record]) -> Iterator[tuple[Row, str]]:
+        """Make the spans of records whose rows the sink has just taken; yield a row of each with the trace.
 
         Args:
             rows: in the order of their offsets.
@@ -30,10 +30,11 @@ class RecordTraces:
         traced = [record for record in records if _has_context(record)]
         if not traced:
             return
-        offsets = {row.offset for row in rows}
+        by_offset = {row.offset: row for row in rows}
         for record in traced:
-            if record.offset in offsets and (trace := self._record(record)) is not None:
-                yield record, trace
+            row = by_offset.get(record.offset)
+            if row is not None and (trace := self._record(record)) is not None:
+                yield row, trace
 
     def failed(self, records: Sequence[FailedRecord]) -> None:
         """Make the spans of records that were skipped or dead-lettered."""

@@ -70,9 +70,9 @@ class TaskMetrics:
         """The sink has taken these rows of `records`."""
         self._latency.observe(rows, records, time.time() * 1000)
 
-    def traced(self, record: Record, trace_id: str) -> None:
-        """The sink has taken the rows of a record that belongs to a trace."""
-        self._latency.exemplify(record, trace_id, time.time() * 1000)
+    def traced(self, row: Row, records: Sequence[Record], trace_id: str) -> None:
+        """The sink has taken a row of `records` that belongs to a trace."""
+        self._latency.exemplify(row, records, trace_id, time.time() * 1000)
 
     def retried(self, rows: int) -> None:
         """Rows wait for another attempt."""

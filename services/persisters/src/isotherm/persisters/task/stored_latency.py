@@ -54,9 +54,9 @@ class StoredLatency:
                 self._add(EVENT, now_ms - row.event_time_ms, end - begin)
                 self._add(INGEST, now_ms - _ingest_ms(row, records), end - begin)
 
-    def exemplify(self, record: Record, trace_id: str, now_ms: float) -> None:
-        """Note a record that belongs to a trace and that the sink has just taken, as an example for its bucket."""
-        age_s = max(0.0, now_ms - record.timestamp_ms) / 1000
+    def exemplify(self, row: Row, records: Sequence[Record], trace_id: str, now_ms: float) -> None:
+        """Note a row that belongs to a trace and that the sink has just taken, as an example for its bucket."""
+        age_s = max(0.0, now_ms - _ingest_ms(row, records)) / 1000
         exemplar = Exemplar({"trace_id": trace_id}, age_s, now_ms / 1000)
         with self._lock:
             self._exemplars[bisect.bisect_left(_LIMITS_S, age_s)] = exemplar

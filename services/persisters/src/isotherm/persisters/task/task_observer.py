@@ -39,8 +39,8 @@ class TaskObserver:
         """The sink has taken these rows of `records`."""
         self._metrics.stored(rows, records)
         if self._traces is not None:
-            for record, trace in self._traces.stored(rows, records):
-                self._metrics.traced(record, trace)
+            for row, trace in self._traces.stored(rows, records):
+                self._metrics.traced(row, records, trace)
 
     def settled(self, partition: Partition, counts: Counts) -> None:
         """Records got their outcome. The metrics read the counts of the buffers themselves."""
