@@ -48,6 +48,13 @@ NO_TOPICS = {
     "isotherm.markers",
     "isotherm.sinks",
     "isotherm.offsets",
+    # Attributes of spans.
+    "isotherm.aggregator",
+    "isotherm.coap.code",
+    "isotherm.connector",
+    "isotherm.mqtt.qos",
+    "isotherm.sink",
+    "isotherm.task",
     "alerts.toml",
     "alerts.html",
     "devices.html",

@@ -23,6 +23,7 @@ class OneRecordTranslator:
     """A publish is one record that names it."""
 
     traces = None
+    with_packet_ids = False
 
     def translate(self, publish: Publish, context: IngestContext) -> TranslatedPublish:
         record = ProducerRecord("readings", context.client_id, publish.payload, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from types import SimpleNamespace
@@ -15,6 +16,8 @@ from confluent_kafka import KafkaError
 from mqtt_dormant import dormant
 from mqtt_model import Wire, WriterThatTheTestDecides, state_record
 from mqtt_packets import connect_packet, publish_packet
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry
 
 from isotherm.mqtt_proxy.access.acl import Acl, parse_acl
 from isotherm.mqtt_proxy.access.authentication import AccessControl
@@ -33,6 +36,10 @@ from isotherm.mqtt_proxy.settings import LimitSettings, ProxySettings
 from isotherm.proofs.kafka.clients.direct_librdkafka import direct_producer
 from isotherm.servicekit.avro import encoder
 from isotherm.servicekit.producer.delivery import LoopProducer
+from isotherm.servicekit.tracing.ingest_traces import IngestTraces
+from isotherm.servicekit.tracing.root_sampling import RootSampling
+from isotherm.servicekit.tracing.settings import TracingSettings
+from isotherm.servicekit.tracing.spans import open_tracer
 
 NOW_MS = 1_767_225_600_000
 ROUTES = """
@@ -65,6 +72,19 @@ def plain(number: int, qos: int = 1, topic: str = TOPIC, *, version: int = 4) ->
     return publish_packet(topic, payload, flags=qos << 1, packet_id=number if qos else None, properties=properties)
 
 
+def _seen(headers: Iterable[Any]) -> tuple[Any, ...]:
+    """Headers without what is drawn by chance."""
+    return tuple(("traceparent", "") if isinstance(one, tuple) and one[0] == "traceparent" else one for one in headers)
+
+
+def _traces(ratio: float) -> IngestTraces:
+    """Traces that begin at publishes which are the same in every world."""
+    draws = random.Random(7)
+    settings = TracingSettings(endpoint="http://127.0.0.1:4318/v1/traces")
+    tracer = open_tracer(settings, "x", CollectorRegistry(), instance="x", exporter=InMemorySpanExporter())
+    return IngestTraces(tracer, RootSampling(ratio, draws.random), 1_000_000, lambda: 0.0)
+
+
 class ChangingAccess(AccessControl):
     """Has the rules that the test gives it."""
 
@@ -89,7 +109,7 @@ class ScriptedKafka:
             if not self.room:
                 raise self.refusal
             self.room -= 1
-        self.records.append((topic, key, value, tuple(headers)))
+        self.records.append((topic, key, value, _seen(headers)))
         self.waiting.append(on_delivery)
 
     def poll(self, _timeout_s: float) -> int:
@@ -107,7 +127,7 @@ class HeldWrites(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         assert self._open is None, "two transactions at a time"
         self._open = Future()
-        self.tried.append([(record.topic, record.key, record.value, tuple(record.headers)) for record in args[0]])
+        self.tried.append([(record.topic, record.key, record.value, _seen(record.headers)) for record in args[0]])
         return self._open
 
     def end(self, result: WriteResult) -> None:
@@ -137,8 +157,10 @@ class PlainWorld:
         acl: str = "",
         max_outstanding: int = 50_000,
         is_clean: bool = True,
+        sample_ratio: float = 0.0,
         **settings: Any,
     ) -> None:
+        self._traces = _traces(sample_ratio) if sample_ratio else None
         self._loop = loop
         self._is_direct = is_direct
         self._is_clean = is_clean
@@ -173,7 +195,7 @@ class PlainWorld:
             on_fatal=lambda failure: None,
         )
         pipeline = IngestPipeline(
-            translator=Translator(ROUTER, ENCODERS, build_rules(settings)),
+            translator=Translator(ROUTER, ENCODERS, build_rules(settings), traces=self._traces),
             producer=self.producer,
             transactions=transactions,
             gate=InflightGate(limits.outstanding_records, limits.outstanding_bytes, metrics),

@@ -138,6 +138,8 @@ WORLDS = st.fixed_dictionaries(
         "no_route": st.just("drop"),
         "max_outstanding": st.integers(1, 8),
         "is_clean": st.booleans(),
+        "headers": st.just({"packet_id": True}),
+        "sample_ratio": st.sampled_from((0.2, 0.5, 1.0)),
     },
 )
 

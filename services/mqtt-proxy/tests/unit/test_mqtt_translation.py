@@ -17,6 +17,7 @@ from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
+from isotherm.mqtt_proxy.ingest.refusals import refusal_reason
 from isotherm.mqtt_proxy.ingest.routes import (
     Route,
     Router,
@@ -27,7 +28,6 @@ from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
 from isotherm.mqtt_proxy.ingest.translation import (
     IngestContext,
     Translator,
-    refusal_reason,
 )
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.schemas import schema

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
 
+from isotherm.coap_ingest import pipeline as pipeline_module
 from isotherm.coap_ingest import service
 from isotherm.coap_ingest.coap.notification import Notification
 from isotherm.coap_ingest.connectors.classes import CoapClasses
@@ -19,6 +20,7 @@ from isotherm.coap_ingest.ingest.outlets import Outlet
 from isotherm.coap_ingest.ingest.queued_notification import QueuedNotification
 from isotherm.coap_ingest.ingest.routes import SERVICE
 from isotherm.coap_ingest.metrics import Metrics
+from isotherm.coap_ingest.pipeline import Pipeline
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.config import files
 from isotherm.connector.state.status import State
@@ -83,9 +85,9 @@ def messages(harness: Harness) -> Mapping[str, Message]:
 
 
 async def _attest(harness: Harness, settings: CoapIngestSettings, connector: ConnectorPlan) -> None:
-    with patch.object(service, "SchemaRegistry", lambda _settings: harness.registry):
+    with patch.object(pipeline_module, "SchemaRegistry", lambda _settings: harness.registry):
         encoders = {"thermostat.data": lambda _reading: b""}
-        pipeline = service.Pipeline(settings, [connector], encoders, Metrics(CollectorRegistry()), Health())
+        pipeline = Pipeline(settings, [connector], encoders, Metrics(CollectorRegistry()), Health())
     producer = pipeline._make_producer("producer", 0)
     await seam.attest(pipeline._attester, producer)
     producer.close()
@@ -120,7 +122,7 @@ async def _forward(
     )
     queue: BoundedQueue[QueuedNotification] = BoundedQueue(10, 1_000_000)
     keys = {(connector.name, route.resource.uri): outlets for route in routes}
-    pipeline = service.Pipeline(settings, [connector], {}, metrics, Health())
+    pipeline = Pipeline(settings, [connector], {}, metrics, Health())
     producer = pipeline._make_producer("producer", 0)
     forwarder = Forwarder(queue, producer, keys, {connector.name: connector.dead_letter_topic}, metrics)
     running = asyncio.create_task(forwarder.run())

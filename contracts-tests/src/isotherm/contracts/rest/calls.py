@@ -13,6 +13,7 @@ from isotherm.console.devices.alerts import Alert
 from isotherm.console.devices.rules import AlertRule
 from isotherm.console.devices.silences import Silence
 from isotherm.console.trace.model import Reading, State, Step, TopicPartitionOffset, Trace
+from isotherm.console.trace.publishes import StoredPublish
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
 from isotherm.contracts.rest.console import NOW_MS, Console
@@ -163,6 +164,17 @@ def _with_trace(console: Console) -> None:
     )
 
 
+def _with_publishes(console: Console) -> None:
+    """Two publishes of a client, the second one a dead letter."""
+    _with_trace(console)
+    place, dead = TopicPartitionOffset("thermostat.data", 1, 42), TopicPartitionOffset("mqtt-proxy.dead-letters", 0, 3)
+    stored_ms, topic = scenario.TAKEN_IN_MS + 3, "devices/kitchen/temperature"
+    console.tracer.published = [
+        StoredPublish(place, scenario.DEVICE, stored_ms, topic, "1", "7", ""),
+        StoredPublish(dead, "kitchen", stored_ms + 1, topic, "1", "8", "the payload is no JSON"),
+    ]
+
+
 _RULES = str(EXAMPLES / "alerts" / "rules.toml")
 _RUNNING = _with_connector("STARTED", "RUNNING", "FAILED")
 _STOPPED = _with_connector("STOPPED")
@@ -214,6 +226,22 @@ CALLS: Mapping[str, Call] = {
     "trace by sequence": Call(("trace", scenario.DEVICE, "--sequence", "17"), _with_trace, formats=("json",)),
     "trace a record": Call(
         ("trace", scenario.DEVICE, "--record", "thermostat.data/1/42"), _with_trace, formats=("json",)
+    ),
+    "trace what a client published": Call(
+        ("trace", "--client", "kitchen", "--at", "2026-01-01T00:00:12Z"), _with_publishes, formats=("json",)
+    ),
+    "trace a packet": Call(
+        ("trace", "--client", "kitchen", "--at", "2026-01-01T00:00:12Z", "--packet", "7"),
+        _with_publishes,
+        formats=("json",),
+    ),
+    "trace a packet that was refused": Call(
+        ("trace", "--client", "kitchen", "--at", "2026-01-01T00:00:12Z", "--packet", "8"),
+        _with_publishes,
+        formats=_NO_FORMAT,
+    ),
+    "trace what a client did not publish": Call(
+        ("trace", "--client", "nobody", "--at", "@0", "--packet", "9"), _with_trace, formats=_NO_FORMAT
     ),
     "trace what is not there": Call(("trace", "nobody", "--at", "@0"), empty, formats=_NO_FORMAT),
     "alerts list": Call(("alerts", "list"), _with_alerts),

@@ -31,6 +31,7 @@ from isotherm.console.errors import NotFoundError
 from isotherm.console.records.decoding import value_decoder
 from isotherm.console.settings import ConsoleSettings
 from isotherm.console.trace.model import Question, Trace
+from isotherm.console.trace.publishes import StoredPublish
 from isotherm.contracts.pact import scenario
 from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.servicekit.avro import Decoder, JsonSchema, SchemaRegistry
@@ -140,6 +141,7 @@ class MemoryTracer:
 
     def __init__(self) -> None:
         self.found: Trace | None = None
+        self.published: list[StoredPublish] = []
         self.asked: list[Question] = []
 
     def trace(self, question: Question) -> Trace:
@@ -148,6 +150,13 @@ class MemoryTracer:
         if self.found is None:
             raise NotFoundError(f"no reading of {question.device_id} was stored around this time")
         return self.found
+
+    def publishes(
+        self, _client_id: str, _at_ms: int, _within_ms: int, packet_id: int | None
+    ) -> tuple[list[StoredPublish], list[str]]:
+        """Return the publishes that have the packet identifier, and a note."""
+        found = [one for one in self.published if packet_id is None or one.packet_id == str(packet_id)]
+        return found, ["the search in brightness ended after 500 records, before its end"]
 
 
 @cache

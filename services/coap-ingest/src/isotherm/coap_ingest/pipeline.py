@@ -55,7 +55,7 @@ class Pipeline:
         encoders: dict[str, Encode],
         metrics: Metrics,
         health: Health,
-        traces: IngestTraces | None,
+        traces: IngestTraces | None = None,
     ) -> None:
         self._traces = traces
         self._settings = settings

@@ -233,6 +233,16 @@ class DeadLetterSettings(Settings):
     )
 
 
+class HeaderSettings(Settings):
+    """What the headers of records tell beside topic, QoS and client."""
+
+    packet_id: bool = Field(
+        False,
+        description="The packet identifier of publishes of QoS 1 and 2 (`mqtt.packet_id`), some 20 bytes a record: "
+        "`isotherm trace --client ID --packet N --at TIME` finds what a device's log names.",
+    )
+
+
 class ProxySettings(HostSettings):
     """All settings of the MQTT proxy."""
 
@@ -262,6 +272,7 @@ class ProxySettings(HostSettings):
     dead_letters: DeadLetterSettings = DeadLetterSettings()
     attestations: AttestationSettings = AttestationSettings()
     tracing: IngestTracingSettings = IngestTracingSettings()
+    headers: HeaderSettings = HeaderSettings()
     allow_anonymous: bool = Field(
         False,
         description="Accept clients without credentials; otherwise `password_file` or client certificates are needed.",

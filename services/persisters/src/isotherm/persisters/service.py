@@ -148,7 +148,7 @@ class _Task:
         metrics: TaskMetrics,
         registry: CollectorRegistry,
         target_follower: TargetFollower | None,
-        traces: ConsumedTraces | None,
+        traces: ConsumedTraces | None = None,
     ) -> None:
         self._traces = None if traces is None else RecordTraces(traces)
         self._settings, self._assignment, self._target_follower = settings, assignment, target_follower

@@ -9,8 +9,9 @@ from isotherm.mqtt_proxy.codec.packets import V5
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
+from isotherm.mqtt_proxy.ingest.refusals import refusal_reason
 from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
-from isotherm.mqtt_proxy.ingest.translation import Translator, refusal_reason
+from isotherm.mqtt_proxy.ingest.translation import Translator
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.servicekit import logs
 from isotherm.servicekit.producer.delivery import LoopProducer

@@ -57,7 +57,7 @@ cdef class PlainPublishes:
     cdef bytes _name
     cdef TopicPlan _plan
     cdef Py_ssize_t _receive_maximum, _plan_bytes    # the latter of `_plans`
-    cdef bint is_acknowledging
+    cdef bint is_acknowledging, _with_packet_ids
     cdef readonly bint has_taken_all    # whether the last `take` left no byte
 
     def __init__(
@@ -83,6 +83,7 @@ cdef class PlainPublishes:
         self._may_publish = may_publish
         self._plan_topic, self._headers_of = plan_topic, headers_of
         self._plans, self._patterns, self._qos2 = {}, [], qos2
+        self._with_packet_ids = self._pipeline.translator.with_packet_ids
 
     @property
     def plans(self):
@@ -257,11 +258,12 @@ cdef class PlainPublishes:
                     break
                 if rates is not None and rates.must_wait():
                     break
-                size = end - body + self._records_bytes(plan, qos, encoded)
+                size = end - body + self._records_bytes(plan, qos, packet_id, encoded)
                 # 3. To the producer, which takes all or none: a refused first record is tried without this module.
                 if qos == 2:
                     crc32 = content_crc32(name, name_length, body, end - body)
-                    qos2.publish(packet_id, crc32, plan.target, plan.headers2, encoded.as_list(), size, at - start)
+                    headers = plan.headers_of(2, self._header_id(packet_id))
+                    qos2.publish(packet_id, crc32, plan.target, headers, encoded.as_list(), size, at - start)
                     records += 1
                     undecided += 1
                 else:
@@ -304,22 +306,15 @@ cdef class PlainPublishes:
                 qos2.end(data, at - start)
         return taken
 
-    cdef Py_ssize_t _records_bytes(self, TopicPlan plan, int qos, Records encoded) except -1:
+    cdef int _header_id(self, int packet_id) noexcept:
+        """Return what the headers tell of a packet identifier; 0 for nothing."""
+        return packet_id if self._with_packet_ids else 0
+
+    cdef Py_ssize_t _records_bytes(self, TopicPlan plan, int qos, int packet_id, Records encoded) except -1:
         """Return the memory that records take until Kafka has them; make their headers."""
-        cdef Py_ssize_t size
-        if qos == 0:
-            if plan.headers0 is None:
-                plan.headers0, plan.headers0_bytes = self._headers_of(plan.topic, 0)
-            size = plan.headers0_bytes
-        elif qos == 1:
-            if plan.headers1 is None:
-                plan.headers1, plan.headers1_bytes = self._headers_of(plan.topic, 1)
-            size = plan.headers1_bytes
-        else:
-            if plan.headers2 is None:
-                plan.headers2, plan.headers2_bytes = self._headers_of(plan.topic, 2)
-            size = plan.headers2_bytes
-        return encoded.bytes(size + _RECORD_BYTES)
+        if plan.headers[qos] is None:
+            plan.headers[qos], plan.headers_bytes[qos] = self._headers_of(plan.topic, qos)
+        return encoded.bytes(plan.bytes_of(qos, self._header_id(packet_id)) + _RECORD_BYTES)
 
     cdef bint _produce(self, PlainPublish publish, DirectProducer direct, Records encoded) except -1:
         """Pass the records to the producer; return whether it took the first one.
@@ -327,7 +322,7 @@ cdef class PlainPublishes:
         As in `LoopProducer.produce_all`, those behind one that it refuses are not tried.
         """
         cdef TopicPlan plan = publish.plan
-        cdef list headers = plan.headers1 if publish.qos else plan.headers0
+        cdef list headers = plan.headers_of(publish.qos, self._header_id(publish.packet_id))
         cdef int code
         publish.records = encoded.count
         if direct is not None and len(headers) <= MAX_HEADERS:
@@ -361,7 +356,8 @@ cdef class PlainPublishes:
     cdef int report_failed(self, PlainPublish publish, error, message) except -1:
         """Let the producer decide about a record that Kafka refused."""
         cdef TopicPlan plan = publish.plan
-        self._producer.decide_failed(error, message, plan.headers1 if publish.qos else plan.headers0, publish.decide)
+        headers = plan.headers_of(publish.qos, self._header_id(publish.packet_id))
+        self._producer.decide_failed(error, message, headers, publish.decide)
         return 0
 
     cdef int decide_doubtful(self, PlainPublish publish) except -1:

@@ -2,8 +2,9 @@
 
 from sys import getsizeof
 
-from isotherm.mqtt_proxy.ingest.headers import TOPIC_HEADER
+from isotherm.mqtt_proxy.ingest.headers import TOPIC_HEADER, packet_id_header
 from isotherm.mqtt_proxy.ingest.plain_route import PLAIN_TOPIC_BYTES
+from isotherm.mqtt_proxy.ingest.producer_record import headers_bytes
 
 cdef enum:
     MAX_PATTERN_BYTES = 256    # isotherm.mqtt_proxy.ingest.plain_route.PLAIN_TOPIC_BYTES
@@ -35,11 +36,12 @@ cdef class TopicPlan:
     cdef Py_ssize_t device_at, device_end
     cdef ReadingEncoder encoder
     cdef StoredReadings stored
-    cdef list headers0, headers1, headers2     # made for the first publish of the QoS
-    cdef Py_ssize_t headers0_bytes, headers1_bytes, headers2_bytes
+    cdef list headers                # by QoS; each is made for the first publish of the QoS
+    cdef Py_ssize_t[3] headers_bytes
 
     def __init__(self, str topic, str target, ReadingEncoder encoder, device_span):
         self.topic, self.target, self.encoder = topic, target, encoder
+        self.headers = [None, None, None]
         if device_span is not None:
             self.name = topic.encode("ascii")
             self.device_at, self.device_end = device_span
@@ -70,13 +72,19 @@ cdef class TopicPlan:
         plan.topic, plan.target, plan.encoder, plan.stored = topic, self.target, self.encoder, self.stored
         plan.device_at = self.device_at
         plan.device_end = len(topic) - (PyBytes_GET_SIZE(self.name) - self.device_end)
-        if self.headers0 is not None:
-            plan.headers0 = [(TOPIC_HEADER, topic), *self.headers0[1:]]
-            plan.headers0_bytes = self.headers0_bytes + len(topic) - len(self.topic)
-        if self.headers1 is not None:
-            plan.headers1 = [(TOPIC_HEADER, topic), *self.headers1[1:]]
-            plan.headers1_bytes = self.headers1_bytes + len(topic) - len(self.topic)
-        if self.headers2 is not None:
-            plan.headers2 = [(TOPIC_HEADER, topic), *self.headers2[1:]]
-            plan.headers2_bytes = self.headers2_bytes + len(topic) - len(self.topic)
+        plan.headers = [None, None, None]
+        for qos, headers in enumerate(self.headers):
+            if headers is not None:
+                plan.headers[qos] = [(TOPIC_HEADER, topic), *headers[1:]]
+                plan.headers_bytes[qos] = self.headers_bytes[qos] + len(topic) - len(self.topic)
         return plan
+
+    cdef list headers_of(self, int qos, int packet_id):
+        """Return the headers of a publish; with its packet identifier, if that is not 0."""
+        cdef list headers = self.headers[qos]
+        return [*headers, packet_id_header(packet_id)] if packet_id else headers
+
+    cdef Py_ssize_t bytes_of(self, int qos, int packet_id) except -1:
+        """Return the bytes that these headers take with each record."""
+        cdef Py_ssize_t size = self.headers_bytes[qos]
+        return size + headers_bytes([packet_id_header(packet_id)]) if packet_id else size

@@ -59,6 +59,7 @@ def build_rules(settings: ProxySettings) -> IngestRules:
         dead_letters=parse_optional_rate(settings.dead_letters.rate),
         # The ordinal separates pods as well as the processes of one pod.
         process=settings.ordinal,
+        packet_ids=settings.headers.packet_id,
     )
 
 

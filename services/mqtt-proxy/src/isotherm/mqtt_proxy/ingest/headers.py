@@ -7,6 +7,7 @@ from isotherm.mqtt_proxy.codec.properties import Properties, Property
 from isotherm.mqtt_proxy.ingest.producer_record import Headers
 
 TOPIC_HEADER = "mqtt.topic"
+PACKET_ID_HEADER = "mqtt.packet_id"
 _QOS = ("0", "1", "2")
 _USER = "mqtt.user."
 _NAMES = {
@@ -33,6 +34,11 @@ def publish_headers(publish: Publish, client_id: str, username: str | None) -> H
     if publish.properties:
         headers += _property_headers(publish.properties)
     return headers
+
+
+def packet_id_header(packet_id: int) -> tuple[str, str]:
+    """Return the header with the packet identifier of a publish of QoS 1 or 2."""
+    return PACKET_ID_HEADER, str(packet_id)
 
 
 def _property_headers(properties: Properties) -> Headers:

@@ -15,9 +15,9 @@ from isotherm.connector.errors.dead_letters import PREFIX
 from isotherm.kcql import ProjectionError, Record
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
-from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.ingest.headers import (
     limit_properties,
+    packet_id_header,
     property_bytes,
     publish_headers,
     user_properties,
@@ -36,21 +36,8 @@ if TYPE_CHECKING:
 
 DevicePolicy = Literal["payload", "topic", "user"]
 
-_REASONS = {
-    "no route": Reason.TOPIC_NAME_INVALID,
-    "no topic": Reason.TOPIC_NAME_INVALID,
-    "topic too long": Reason.TOPIC_NAME_INVALID,
-    "properties": Reason.QUOTA_EXCEEDED,
-    "identity": Reason.NOT_AUTHORIZED,
-    "refused": Reason.IMPLEMENTATION_SPECIFIC_ERROR,
-}
 _MAX_DETAIL_CHARS = 500
 _MAX_TOPIC_CHARS = 1_024
-
-
-def refusal_reason(reason: str) -> Reason:
-    """Return the reason code with which an MQTT 5 client is refused a publish that is invalid for `reason`."""
-    return _REASONS.get(reason, Reason.PAYLOAD_FORMAT_INVALID)
 
 
 class InvalidPublishError(Exception):
@@ -105,7 +92,8 @@ class IngestRules:
     """The settings of translation.
 
     `device_id` says where the device of a reading may come from. `dead_letters` is the rate beyond which invalid
-    publishes are only counted. `process` is the number of this process among those that share the devices.
+    publishes are only counted. `process` is the number of this process among those that share the devices. With
+    `packet_ids` the headers of a record have the packet identifier.
     """
 
     units: Mapping[str, str]
@@ -120,6 +108,7 @@ class IngestRules:
     device_id: DevicePolicy = "payload"
     dead_letters: Rate | None = None
     process: int = 0
+    packet_ids: bool = False
 
 
 class Translator:
@@ -141,6 +130,7 @@ class Translator:
         self._router = router
         self._encoders = encoders
         self._rules = rules
+        self.with_packet_ids = rules.packet_ids
         self._is_bound = rules.device_id != "payload"
         self._sequences = payloads.SequenceGenerator(rules.process)
         self.take_sequences = self._sequences.take
@@ -169,7 +159,7 @@ class Translator:
             if publish.properties:
                 headers, header_size = self._headers_with_properties(publish, context)
             else:
-                headers, header_size = context.headers(publish)
+                headers, header_size = self._headers(publish, context)
         except InvalidPublishError as error:
             self._add_dead_letter(translated, publish, context, error)
             return translated
@@ -253,6 +243,13 @@ class Translator:
             raise InvalidPublishError("topic too long", f"the topic is longer than {limit} bytes", "TRANSFORMATION")
         return self._router.resolve(topic)
 
+    def _headers(self, publish: Publish, context: IngestContext) -> tuple[Headers, int]:
+        headers, size = context.headers(publish)
+        if not self.with_packet_ids or not publish.packet_id:
+            return headers, size
+        packet_id = packet_id_header(publish.packet_id)
+        return [*headers, packet_id], size + headers_bytes([packet_id])
+
     def _headers_with_properties(self, publish: Publish, context: IngestContext) -> tuple[Headers, int]:
         """Return the headers of every record of the publish and their bytes. Raises InvalidPublishError.
 
@@ -263,7 +260,7 @@ class Translator:
         if (count := len(user_properties(properties))) > max_pairs:
             detail = f"{count} user properties, at most {max_pairs} are allowed"
             raise InvalidPublishError("properties", detail, "HEADER_CONVERTER")
-        headers, size = context.headers(publish)
+        headers, size = self._headers(publish, context)
         if size > max_bytes and (found := property_bytes(properties)) > max_bytes:
             detail = f"{found} bytes of properties, at most {max_bytes} are allowed"
             raise InvalidPublishError("properties", detail, "HEADER_CONVERTER")
@@ -384,7 +381,7 @@ class Translator:
             self._dead_letters.take(1)
         if publish.properties:
             publish = limit_properties(publish, self._rules.user_properties, self._rules.property_bytes)
-        original, size = context.headers(publish)
+        original, size = self._headers(publish, context)
         cause = type(error.__cause__ or error)
         added: Headers = [
             (f"{PREFIX}topic", publish.topic[:_MAX_TOPIC_CHARS].encode()),

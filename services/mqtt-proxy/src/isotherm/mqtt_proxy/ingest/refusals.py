@@ -1,0 +1,19 @@
+"""With which reason code of MQTT 5 an invalid publish is refused."""
+
+from __future__ import annotations
+
+from isotherm.mqtt_proxy.codec.reasons import Reason
+
+_REASONS = {
+    "no route": Reason.TOPIC_NAME_INVALID,
+    "no topic": Reason.TOPIC_NAME_INVALID,
+    "topic too long": Reason.TOPIC_NAME_INVALID,
+    "properties": Reason.QUOTA_EXCEEDED,
+    "identity": Reason.NOT_AUTHORIZED,
+    "refused": Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+}
+
+
+def refusal_reason(reason: str) -> Reason:
+    """Return the reason code with which an MQTT 5 client is refused a publish that is invalid for `reason`."""
+    return _REASONS.get(reason, Reason.PAYLOAD_FORMAT_INVALID)
