@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 
 from isotherm import payloads
@@ -26,6 +27,10 @@ from isotherm.coap_ingest.ingest.routes import Encode
 from isotherm.coap_ingest.metrics import Metrics
 from isotherm.connector.config.files import parse
 from isotherm.servicekit.producer.delivery import LoopProducer
+from isotherm.servicekit.tracing.ingest_traces import IngestTraces
+from isotherm.servicekit.tracing.root_sampling import RootSampling
+from isotherm.servicekit.tracing.settings import TracingSettings
+from isotherm.servicekit.tracing.spans import open_tracer
 
 CONNECTOR = """\
 name = c
@@ -37,20 +42,22 @@ connect.coap.retry.interval = 1
 
 
 class Refusing:
-    """A producer whose deliveries fail `times` times with a transient error."""
+    """A producer whose deliveries fail `times` times with an error, by default a transient one."""
 
-    def __init__(self, times: int) -> None:
-        self.left = times
+    def __init__(self, times: int, code: int = KafkaError.TOPIC_AUTHORIZATION_FAILED) -> None:
+        self.left, self.code = times, code
+        self.headers: list[list[tuple[str, Any]]] = []
         self.attempts = 0
         self.written: list[tuple[str, bytes]] = []
         self._reports: list[Callable[[], None]] = []
 
-    def produce(self, topic: str, value: bytes, on_delivery: Callable[[Any, Any], None], **_: object) -> None:
+    def produce(self, topic: str, value: bytes, on_delivery: Callable[[Any, Any], None], **more: Any) -> None:
         self.attempts += 1
         self.left -= 1
         if self.left < 0:
             self.written.append((topic, value))
-        error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED) if self.left >= 0 else None
+            self.headers.append(more["headers"])
+        error = KafkaError(self.code) if self.left >= 0 else None
         self._reports.append(lambda: on_delivery(error, None))
 
     def poll(self, _timeout: float) -> int:
@@ -186,6 +193,7 @@ def forwarder(
     payload: bytes = b'{"t": 1, "unit": "Cel"}',
     limit: int = 100,
     encode: Encode = lambda record: str(record["value"]).encode(),
+    traces: IngestTraces | None = None,
 ) -> Forwarder:
     made = compile_plan(
         parse(CONNECTOR + policy), units={"t": "Cel"}, limits=payloads.Limits(), dead_letter_topic="dlq"
@@ -195,7 +203,7 @@ def forwarder(
     metrics = Metrics(CollectorRegistry())
     outlets = {("c", route.resource.uri): [Outlet(route, encode, metrics.count_filtered)]}
     producer = LoopProducer(cast("Producer", kafka))
-    made_forwarder = Forwarder(queue, producer, outlets, {"c": "dlq"}, metrics, {"c": made.errors})
+    made_forwarder = Forwarder(queue, producer, outlets, {"c": "dlq"}, metrics, {"c": made.errors}, traces=traces)
     said = Notification(
         resource=route.resource,
         arrived_ms=1,
@@ -250,3 +258,39 @@ async def test_an_invalid_payload_is_a_dead_letter_under_every_policy_and_throw_
     running.cancel()
     assert kafka.written == [("dlq", b"no reading")]
     assert made.halted.done() == halts
+
+
+TOO_LARGE = KafkaError.MSG_SIZE_TOO_LARGE
+GOOD, BAD = b'{"t": 1, "unit": "Cel"}', b"no reading"
+
+
+@pytest.mark.parametrize(
+    ("payload", "refused", "dead_letter", "names", "topic"),
+    [
+        (GOOD, 0, None, {"coap notification", "send thermostat.data"}, "thermostat.data"),
+        (BAD, 0, "payload", {"coap notification", "send dlq"}, "dlq"),
+        (GOOD, 1, "refused", {"coap notification", "send thermostat.data", "send dlq"}, "dlq"),
+        (BAD, 1, "payload", {"coap notification", "send dlq"}, None),
+    ],
+)
+async def test_the_trace_of_a_notification_ends_however_it_ends(
+    payload: bytes, refused: int, dead_letter: str | None, names: set[str], topic: str | None
+) -> None:
+    memory, kafka = InMemorySpanExporter(), Refusing(refused, TOO_LARGE)
+    settings = TracingSettings(endpoint="http://127.0.0.1:4318/v1/traces")
+    tracer = open_tracer(settings, "x", CollectorRegistry(), instance="x", exporter=memory)
+    traces = IngestTraces(tracer, RootSampling(1.0), 100, lambda: 0.0)
+    made = forwarder("", kafka, payload, traces=traces)
+    running = asyncio.create_task(made.run())
+    await asyncio.wait_for(made.settled(), 60)
+    running.cancel()
+    traces.close()
+    spans = {span.name: span for span in memory.get_finished_spans()}
+    assert set(spans) == names
+    whole = spans["coap notification"]
+    assert whole.start_time == 1_000_000
+    reason = (whole.attributes or {}).get("isotherm.dead_letter.reason")
+    assert (None if reason is None else str(reason).partition(":")[0]) == dead_letter
+    assert bool(whole.status.description) == (topic is None)
+    assert [name for name, _ in kafka.written] == ([] if topic is None else [topic])
+    assert all(dict(headers)["traceparent"] for headers in kafka.headers)

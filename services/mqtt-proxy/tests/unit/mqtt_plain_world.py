@@ -77,11 +77,11 @@ def _seen(headers: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(("traceparent", "") if isinstance(one, tuple) and one[0] == "traceparent" else one for one in headers)
 
 
-def _traces(ratio: float) -> IngestTraces:
+def _traces(ratio: float, spans: InMemorySpanExporter) -> IngestTraces:
     """Traces that begin at publishes which are the same in every world."""
     draws = random.Random(7)
     settings = TracingSettings(endpoint="http://127.0.0.1:4318/v1/traces")
-    tracer = open_tracer(settings, "x", CollectorRegistry(), instance="x", exporter=InMemorySpanExporter())
+    tracer = open_tracer(settings, "x", CollectorRegistry(), instance="x", exporter=spans)
     return IngestTraces(tracer, RootSampling(ratio, draws.random), 1_000_000, lambda: 0.0)
 
 
@@ -160,7 +160,8 @@ class PlainWorld:
         sample_ratio: float = 0.0,
         **settings: Any,
     ) -> None:
-        self._traces = _traces(sample_ratio) if sample_ratio else None
+        self.spans = InMemorySpanExporter()
+        self.traces = _traces(sample_ratio, self.spans) if sample_ratio else None
         self._loop = loop
         self._is_direct = is_direct
         self._is_clean = is_clean
@@ -195,7 +196,7 @@ class PlainWorld:
             on_fatal=lambda failure: None,
         )
         pipeline = IngestPipeline(
-            translator=Translator(ROUTER, ENCODERS, build_rules(settings), traces=self._traces),
+            translator=Translator(ROUTER, ENCODERS, build_rules(settings), traces=self.traces),
             producer=self.producer,
             transactions=transactions,
             gate=InflightGate(limits.outstanding_records, limits.outstanding_bytes, metrics),
