@@ -89,3 +89,27 @@ def test_what_is_not_there_is_not_found(world: World, of: dict[str, Any]) -> Non
 )
 def test_what_cannot_be_asked_is_said(world: World, of: dict[str, Any], wrong: str) -> None:
     assert f"{wrong}:" in asked(world, 400, **of)["message"]
+
+
+def test_the_page_leads_from_a_packet_to_the_trace(world: World) -> None:
+    places = filled(world)
+    page = world.http.get("/ui/publishes", params={"client": "gateway", "at": f"@{BEGIN + 100}", "packet": "1"})
+    assert page.status_code == 200
+    place = places["gateway/0"]
+    assert f'href="/ui/topics/{place}"' in page.text
+    assert f'href="/ui/devices/d0/trace?record={place}"' in page.text
+    dead = world.http.get("/ui/publishes", params={"client": "gateway", "at": f"@{BEGIN + 49_000}", "packet": "50"})
+    assert "dead letter: no JSON" in dead.text
+    assert "No publish of this client" in world.http.get("/ui/publishes", params={"client": "x", "at": "@5"}).text
+    assert 'href="/ui/publishes"' in world.http.get("/ui/devices").text
+
+
+@pytest.mark.parametrize(
+    ("of", "status"),
+    [({}, 200), ({"client": "c"}, 400), ({"client": "c", "at": "@1", "packet": "x"}, 400), ({"client": "<b>"}, 400)],
+)
+def test_the_page_says_what_is_wrong(world: World, of: dict[str, str], status: int) -> None:
+    page = world.http.get("/ui/publishes", params=of)
+    assert page.status_code == status
+    assert ('role="alert"' in page.text) == (status == 400)
+    assert "<b>" not in page.text

@@ -16,6 +16,7 @@ from isotherm.console.trace.model import Question, State, Step, TopicPartitionOf
 from isotherm.console.trace.publishes import StoredPublish
 from isotherm.console.trace.tracer import Tracer
 
+WITHIN_MS = 5_000
 _MAX_WITHIN_MS = 600_000
 _PLACE = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")
 
@@ -102,15 +103,16 @@ def router(tracer: Tracer) -> APIRouter:
         packet: Annotated[int | None, Query(ge=1, le=65_535, description="Its packet identifier.")] = None,
         within_ms: Annotated[
             int, Query(ge=1, le=_MAX_WITHIN_MS, description="How far from the time it may be.")
-        ] = 5_000,
+        ] = WITHIN_MS,
     ) -> PublishesResponse:
-        found, notes = tracer.publishes(client, _time_of(at), within_ms, packet)
+        found, notes = tracer.publishes(client, time_of(at), within_ms, packet)
         return PublishesResponse(publishes=list(map(_publish, found)), notes=list(notes))
 
     return routes
 
 
-def _time_of(text: str) -> int:
+def time_of(text: str) -> int:
+    """Read a time. Raises BadRequestError."""
     try:
         return time_ms_of(text)
     except ValueError:
@@ -132,7 +134,7 @@ def _publish(of: StoredPublish) -> PublishResponse:
 
 def question_of(device_id: str, at: str, sequence: int | None, metric: str, record: str) -> Question:
     """Read the parameters of a question. Raises BadRequestError."""
-    at_ms, place = _time_of(at) if at else None, None
+    at_ms, place = time_of(at) if at else None, None
     if record:
         found = _PLACE.fullmatch(record)
         if found is None:
