@@ -82,7 +82,7 @@ def test_traces_go_on_through_the_rules(
     assert set(found) == set(traced)
     sent = {}
     for message in topics.messages(topics.alerts):
-        headers = dict(message.headers() or [])  # type: ignore[arg-type]  # a list as it is asked for here
+        headers = dict(message.headers() or [])
         if isinstance(context := headers.get("traceparent"), bytes):
             _, trace, span, flags = context.decode().split("-")
             assert flags == "01"

@@ -16,6 +16,7 @@ from isotherm.coap_ingest.coap.client import Client
 from isotherm.coap_ingest.connectors.plan import ConnectorPlan
 from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
 from isotherm.coap_ingest.ingest.forwarder import Forwarder, ProducerFailedError
+from isotherm.coap_ingest.ingest.outlets import Outlets
 from isotherm.coap_ingest.ingest.queued_notification import QueuedNotification
 from isotherm.coap_ingest.ingest.routes import SERVICE, Encode
 from isotherm.coap_ingest.listener.listener import Listener
@@ -94,18 +95,7 @@ class Pipeline:
             self._health,
             max_discovered=self._settings.max_discovered,
         )
-        dead_letter_topics = {plan.name: plan.dead_letter_topic for plan in self._plans}
-        policies = {plan.name: plan.errors for plan in self._plans}
-        forwarder = Forwarder(
-            self._queue,
-            producer,
-            observers.outlets,
-            dead_letter_topics,
-            self._metrics,
-            policies,
-            self._sequences,
-            self._traces,
-        )
+        forwarder = self._make_forwarder(producer, observers.outlets)
         listeners = self._make_listeners()
         observing = asyncio.create_task(observers.run())
         forwarding = asyncio.create_task(forwarder.run())
@@ -140,6 +130,18 @@ class Pipeline:
             await asyncio.gather(*(client.close() for client in set(coap_clients.values())))
             for each in self._producers:
                 each.close()
+
+    def _make_forwarder(self, producer: LoopProducer, outlets: Outlets) -> Forwarder:
+        return Forwarder(
+            self._queue,
+            producer,
+            outlets,
+            {plan.name: plan.dead_letter_topic for plan in self._plans},
+            self._metrics,
+            {plan.name: plan.errors for plan in self._plans},
+            self._sequences,
+            self._traces,
+        )
 
     def _make_producer(self, part: str, delivery_timeout_ms: int) -> LoopProducer:
         """Return a producer that is replaced when it breaks; `part` names it in readiness."""
