@@ -20,6 +20,7 @@ from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.row import Batch
 from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.persisters.api.stored_row import Finding
+from isotherm.persisters.sinks.cassandra import renewal
 
 pytestmark = pytest.mark.integration
 
@@ -209,3 +210,32 @@ def test_tls_checks_the_server(cassandra: Any, session: Session, table: str, tmp
     with pytest.raises(Unavailable, match="certificate verify failed"):
         stranger.sink.open()
     way.close()
+
+
+def test_a_driver_that_does_not_find_back_to_its_server_is_replaced(
+    cassandra: Any, session: Session, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was seen once: the driver's thread that handles a server's return never ended, so nobody used the server."""
+    monkeypatch.setattr(renewal, "RENEW_AFTER_S", 0.5)
+    into = writing(cassandra.port, f"INSERT INTO {table} SELECT id, note FROM t AUTOCREATE PK id")
+    assert into.write(into.prepare(thing(id="first"))) == []
+    sink: Any = into.sink
+    stuck = sink._session
+    for host in sink._cluster.metadata.all_hosts():
+        sink._cluster.profile_manager.on_down(host)
+        host.set_down()
+        host._currently_handling_node_up = True
+    refused, deadline = 0, time.monotonic() + 60
+    failed = None
+    while failed is None:
+        try:
+            failed = into.write(into.prepare(thing(id="second", note="n")))
+        except Unavailable as away:
+            refused += 1
+            assert time.monotonic() < deadline, away
+    assert failed == []
+    assert refused
+    assert sink._session is not stuck
+    found = {row["id"]: row["note"] for row in session.execute(f"SELECT id, note FROM {KEYSPACE}.{table}")}
+    assert found == {"first": None, "second": "n"}
+    sink.close()

@@ -37,6 +37,7 @@ from isotherm.persisters.sinks.cassandra.binding import Binder, Write, null_prob
 from isotherm.persisters.sinks.cassandra.connector_keys import PREFIX
 from isotherm.persisters.sinks.cassandra.grouping import grouped
 from isotherm.persisters.sinks.cassandra.reading import RowReader
+from isotherm.persisters.sinks.cassandra.renewal import Renewal
 from isotherm.persisters.sinks.cassandra.tables import Tables, driver_message, is_of_the_table
 
 
@@ -51,6 +52,7 @@ class CassandraSink:
         self._session: Session | None = None
         self._reader: RowReader | None = None
         self._tables = Tables(config)
+        self._renewal = Renewal(self._connect_anew)
 
     def open(self) -> None:
         """Connect, and check that the tables of fixed targets exist or may be created."""
@@ -62,6 +64,15 @@ class CassandraSink:
 
     def write(self, batch: Batch) -> Sequence[FailedRow]:
         """Write the rows, several of them in a request where that spares the servers work."""
+        try:
+            failed = self._write(batch)
+        except Unavailable:
+            self._renewal.failed()
+            raise
+        self._renewal.succeeded()
+        return failed
+
+    def _write(self, batch: Batch) -> list[FailedRow]:
         failed: list[FailedRow] = []
         writes = self._all_bound(range(len(batch.rows)), batch, self._bound, failed)
         groups = grouped(writes, self._largest_batch, self._everywhere(writes))
@@ -81,6 +92,7 @@ class CassandraSink:
 
     def close(self) -> None:
         """Close the connections."""
+        self._renewal.close()
         if self._cluster is not None:
             self._cluster.shutdown()
         self._cluster = self._session = self._reader = None
@@ -116,6 +128,15 @@ class CassandraSink:
             cluster.shutdown()
             raise Unavailable(f"Cassandra: {error}") from error
         self._cluster = cluster
+
+    def _connect_anew(self) -> None:
+        """Use new connections, if a server takes them. Raises Unavailable, SinkConfigError."""
+        former = self._cluster
+        self._connect()
+        self._tables = Tables(self._config)
+        if former is not None:
+            # It may wait for what it is stuck in.
+            threading.Thread(target=former.shutdown, name="cassandra-former", daemon=True).start()
 
     def _read_back(self, row: Row) -> StoredRow:
         reader = self._reader
