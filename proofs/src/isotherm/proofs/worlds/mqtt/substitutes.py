@@ -72,7 +72,7 @@ class NoMonitoring:
 
     port = 0
 
-    def __init__(self, *_: object) -> None: ...
+    def __init__(self, *_: object, with_exemplars: bool = False) -> None: ...
 
     def start(self) -> None:
         """Do nothing."""
