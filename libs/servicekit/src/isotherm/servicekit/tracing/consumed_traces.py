@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, set_span_in_context
+from opentelemetry.trace import Span, SpanKind
 
-from isotherm.servicekit.tracing.spans import Attributes, Tracer, end_span, is_sampled, trace_id
+from isotherm.servicekit.tracing.spans import Attributes, Tracer, context_within, end_span, is_sampled, trace_id
 from isotherm.servicekit.tracing.trace_headers import carrier_of
 
 
@@ -63,19 +63,11 @@ class ConsumedTraces:
 
     def send(self, context: Context, topic: str) -> tuple[Span, list[tuple[str, str]]]:
         """Begin to send a record that follows from a traced one; return the span and the record's headers."""
-        attributes: Attributes = {
-            "messaging.system": "kafka",
-            "messaging.operation.type": "send",
-            "messaging.operation.name": "send",
-            "messaging.destination.name": topic,
-            **self._attributes,
-        }
-        span = self._tracer.start(f"send {topic}", SpanKind.PRODUCER, context, attributes)
-        return span, self._tracer.headers_of(span)
+        return self._tracer.start_send(topic, context, self._attributes)
 
     def within(self, span: Span) -> Context:
         """Return the context in which `span` is the parent."""
-        return set_span_in_context(span, Context())
+        return context_within(span)
 
     def drop(self) -> None:
         """Count a span that is not made."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, set_span_in_context
+from opentelemetry.trace import Span, SpanKind
 
 from isotherm.servicekit.throttling.rates import Rate, TokenBucket
 from isotherm.servicekit.tracing.root_sampling import RootSampling
-from isotherm.servicekit.tracing.spans import Attributes, Tracer, end_span, is_sampled, trace_id
+from isotherm.servicekit.tracing.spans import Attributes, Tracer, context_within, end_span, is_sampled, trace_id
 
 Headers = list[tuple[str, bytes | str | None]]
 
@@ -34,18 +34,11 @@ class IngestTrace:
         """Begin to send so many records to a topic of Kafka; return the headers that each of them gets."""
         if self._span is None:
             return self._passed
-        attributes: Attributes = {
-            "messaging.system": "kafka",
-            "messaging.operation.type": "send",
-            "messaging.operation.name": "send",
-            "messaging.destination.name": topic,
-            "messaging.batch.message_count": records,
-        }
-        send = self._tracer.start(
-            f"send {topic}", SpanKind.PRODUCER, set_span_in_context(self._span, Context()), attributes
+        send, headers = self._tracer.start_send(
+            topic, context_within(self._span), {"messaging.batch.message_count": records}
         )
         self._sends.append(send)
-        return [*self._tracer.headers_of(send)]
+        return [*headers]
 
     def refuse(self, error: str) -> None:
         """End what was begun to be sent: Kafka does not take it for this reason, and something else is sent instead."""

@@ -93,10 +93,22 @@ class Tracer:
             name, Context() if context is None else context, kind, attributes, links, start_time=start_ns
         )
 
+    def start_send(self, topic: str, context: Context, attributes: Attributes) -> tuple[Span, list[tuple[str, str]]]:
+        """Begin the span of what is sent to a topic of Kafka; return it and the headers of the records."""
+        all_attributes = {
+            "messaging.system": "kafka",
+            "messaging.operation.type": "send",
+            "messaging.operation.name": "send",
+            "messaging.destination.name": topic,
+            **attributes,
+        }
+        span = self.start(f"send {topic}", SpanKind.PRODUCER, context, all_attributes)
+        return span, self.headers_of(span)
+
     def headers_of(self, span: Span) -> list[tuple[str, str]]:
         """Return the headers that make `span` the parent of what their receiver does."""
         carrier: dict[str, str] = {}
-        self._propagator.inject(carrier, set_span_in_context(span, Context()))
+        self._propagator.inject(carrier, context_within(span))
         return list(carrier.items())
 
     def unsampled_headers_of(self, context: Context) -> list[tuple[str, str]]:
@@ -108,6 +120,11 @@ class Tracer:
     def close(self) -> None:
         """Export what has ended, for at most a second; what is left is counted and logged."""
         self._close()
+
+
+def context_within(span: Span) -> Context:
+    """Return the context in which `span` is the parent."""
+    return set_span_in_context(span, Context())
 
 
 def is_sampled(context: Context) -> bool:

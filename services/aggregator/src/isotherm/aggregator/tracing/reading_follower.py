@@ -17,7 +17,6 @@ from isotherm.servicekit import logs
 from isotherm.servicekit.avro import Decoder, RegistryUnavailableError, WireFormatError
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.kafka.consuming import consume_available
-from isotherm.servicekit.tracing.trace_headers import TRACEPARENT
 
 if TYPE_CHECKING:
     # Imports OpenTelemetry, which a process that does not trace has no use for.
@@ -106,7 +105,7 @@ class ReadingFollower:
             if self._is_ending.is_set():
                 return
             headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
-            if headers and message.error() is None and any(name == TRACEPARENT for name, _ in headers):
+            if headers and message.error() is None:
                 context = self._traces.context_of(headers)
                 value = message.value()
                 if context is not None and value is not None:

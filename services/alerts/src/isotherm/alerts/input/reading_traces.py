@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from isotherm.servicekit.tracing.trace_headers import TRACEPARENT
-
 if TYPE_CHECKING:
     # Imports OpenTelemetry, which a process that does not trace has no use for.
     from opentelemetry.context import Context
@@ -40,7 +38,7 @@ class ReadingTraces:
         if not headers:
             return None
         pairs: Sequence[tuple[str, Any]] = list(headers.items()) if hasattr(headers, "items") else headers
-        return self._traces.context_of(pairs) if any(name == TRACEPARENT for name, _ in pairs) else None
+        return self._traces.context_of(pairs)
 
     def judged(self, topic: str, partition: int, records: Iterable[Record], since_ms: Callable[[Any], float]) -> None:
         """Make the spans of records that the rules have seen; `since_ms` returns a record's timestamp in epoch ms."""

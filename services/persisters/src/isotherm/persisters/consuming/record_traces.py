@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from isotherm.persisters.api.record import FailedRecord, Record
 from isotherm.persisters.api.row import Row
-from isotherm.servicekit.tracing.trace_headers import TRACEPARENT
 
 if TYPE_CHECKING:
     # Imports OpenTelemetry, which a task that does not trace has no use for.
+    from opentelemetry.context import Context
+
     from isotherm.servicekit.tracing.consumed_traces import ConsumedTraces
 
 
@@ -27,29 +28,24 @@ class RecordTraces:
             rows: in the order of their offsets.
             records: those that the rows were made of, and perhaps others.
         """
-        traced = [record for record in records if _has_context(record)]
+        contexts = ((record, self._traces.context_of(record.headers)) for record in records)
+        traced = [(record, context) for record, context in contexts if context is not None]
         if not traced:
             return
         by_offset = {row.offset: row for row in rows}
-        for record in traced:
+        for record, context in traced:
             row = by_offset.get(record.offset)
-            if row is not None and (trace := self._record(record)) is not None:
-                yield row, trace
+            if row is not None:
+                yield row, self._record(record, context)
 
     def failed(self, records: Sequence[FailedRecord]) -> None:
         """Make the spans of records that were skipped or dead-lettered."""
         for failed in records:
-            if _has_context(failed.record):
-                self._record(failed.record, f"{failed.stage} {failed.reason}: {failed.error}")
+            context = self._traces.context_of(failed.record.headers)
+            if context is not None:
+                self._record(failed.record, context, f"{failed.stage} {failed.reason}: {failed.error}")
 
-    def _record(self, record: Record, error: str | None = None) -> str | None:
-        context = self._traces.context_of(record.headers)
-        if context is None:
-            return None
+    def _record(self, record: Record, context: Context, error: str | None = None) -> str:
         return self._traces.record(
             context, record.topic, record.partition, record.offset, since_ms=record.timestamp_ms, error=error
         )
-
-
-def _has_context(record: Record) -> bool:
-    return any(name == TRACEPARENT for name, _ in record.headers)
