@@ -138,8 +138,9 @@ def test_a_process_that_goes_on_after_its_service_is_not_ended() -> None:
             print("ready", flush=True)
             stop.set()
             return 0
-        run(main, shutdown_timeout_ms=1)
-        threading.Event().wait(0.5)
+        run(main, shutdown_timeout_ms=1_000)
+        (deadline,) = set(threading.enumerate()) - {threading.main_thread()}
+        deadline.join()
         print("went on")
     """
     with process(program) as started:

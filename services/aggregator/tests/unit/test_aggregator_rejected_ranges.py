@@ -32,7 +32,7 @@ def must_read(
 
 
 def test_a_range_in_which_nothing_was_rejected_is_passed_over() -> None:
-    known = RejectedRanges()
+    known = RejectedRanges(lambda: 0.0)
     known.add(batch({P: 0, Q: 5}, {P: 10, Q: 5}))
     known.add(batch({P: 10, Q: 5}, {P: 20, Q: 30}))
     assert not must_read(known, {P: 0, Q: 5}, {P: 15, Q: 20})
@@ -63,7 +63,7 @@ def test_a_range_is_read_if_a_batch_that_touches_it_rejected_something() -> None
     ],
 )
 def test_what_the_windowed_query_does_not_tell_is_read(unknown: Progress) -> None:
-    known = RejectedRanges()
+    known = RejectedRanges(lambda: 0.0)
     known.add(unknown)
     assert must_read(known, {P: 0}, {P: 10})
     assert known.passed(0) == Passed(0, 0)

@@ -65,7 +65,7 @@ class KafkaGate:
         """Error codes of the broker's answers to EndTxn requests that it got late."""
         self.end_txns = 0
         """EndTxn requests that clients sent."""
-        self._refusals: list[int] = []
+        self._refusals: deque[tuple[bytes, int]] = deque()
         self._holds = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._streams: list[asyncio.StreamWriter] = []
@@ -93,9 +93,12 @@ class KafkaGate:
         """Answer the next EndTxn with INVALID_TXN_STATE, after the broker acted on it or without asking the broker."""
         self._break_commit = kafka_decides
 
-    def refuse_produce(self, error: int) -> None:
-        """Answer the next produce request with `error` for its first partition, although the broker took it."""
-        self._refusals.append(error)
+    def refuse_produce(self, error: int, topic: str = "thermostat.data") -> None:
+        """Answer the next produce request for `topic` with `error` for its first partition, after the broker took it.
+
+        Others may come between: the proxy writes records of its own, as its attestations, when their time has come.
+        """
+        self._refusals.append((topic.encode(), error))
 
     @property
     def has_refused(self) -> bool:
@@ -218,8 +221,8 @@ class KafkaGate:
             elif api == Api.END_TXN and self._break_commit:
                 self._break_commit = None
                 client.write(frame[:12] + struct.pack(">h", INVALID_TXN_STATE))
-            elif api == Api.PRODUCE and self._refusals:
-                client.write(_with_error(frame, self._refusals.pop(0)))
+            elif api == Api.PRODUCE and self._refusals and self._refusals[0][0] in frame:
+                client.write(_with_error(frame, self._refusals.popleft()[1]))
             else:
                 # The broker tells its own address; the client is to stay with the gate.
                 client.write(frame.replace(real, ours))
