@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # not in its __all__
@@ -42,6 +43,9 @@ from isotherm.servicekit.kafka.group_offsets import GroupAdmin
 from isotherm.servicekit.kafka.offsets import list_offsets
 from isotherm.servicekit.lifecycle import Exit, Stop, collect_rarely
 
+if TYPE_CHECKING:
+    from isotherm.console.receipts.thread import ReceiptThread
+
 _log = logs.logger(__name__)
 
 _NAME = "console-reconciliation"
@@ -58,6 +62,7 @@ _JOIN_S = 8.0
 def run(settings: ConsoleSettings, stop: Stop) -> int:
     """Reconcile until `stop` is set, and return the exit code."""
     given, health, registry = settings.reconciliation, Health(), CollectorRegistry()
+    receipts = _receipts(settings, registry)
     monitoring = MonitoringServer(settings.http, health, registry)
     monitoring.start()
     schemas, cluster, writes = SchemaRegistry(settings.registry), ClusterState(), PendingWrites()
@@ -77,7 +82,11 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
         writes,
         health,
         FollowerMetrics(registry),
-        {**readbacks.handlers(schemas), findings_topic.TOPIC: findings.handler(schemas)},
+        {
+            **readbacks.handlers(schemas),
+            findings_topic.TOPIC: findings.handler(schemas),
+            **({} if receipts is None else receipts.handlers(schemas)),
+        },
     )
     admin = clients.group_admin(settings.kafka, f"{_NAME}-admin")
     topics = KafkaTopics(admin, partial(page_consumer, settings), timeout_ms=settings.read_timeout_ms)
@@ -92,6 +101,9 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
     checks = threading.Thread(target=rows.run, args=(stop,), name="rows", daemon=True)
     if given.readbacks_per_s:
         checks.start()
+    if receipts is not None:
+        make_consumer, timeout_s = partial(page_consumer, settings), settings.read_timeout_ms / 1_000
+        receipts.start(writer, schemas, make_consumer, findings, health, stop, timeout_s=timeout_s)
     collect_rarely()
     health.ready()
     _log.info("reconciling", topics=", ".join(given.reading_topics), http_port=monitoring.port)
@@ -102,9 +114,22 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
         control.close()
         if given.readbacks_per_s:
             checks.join(_JOIN_S)
+        if receipts is not None:
+            receipts.join()
         consumer.close()
         topics.close()
         monitoring.stop()
+
+
+def _receipts(settings: ConsoleSettings, registry: CollectorRegistry) -> ReceiptThread | None:
+    """Return what issues receipts; None where no key is configured. Raises SettingsError."""
+    given = settings.reconciliation
+    if given.receipts.key_file is None:
+        return None
+    # Cryptography is loaded only where it is used.
+    from isotherm.console.receipts.thread import ReceiptThread
+
+    return ReceiptThread(given.receipts, given.reading_topics, registry, now_ms)
 
 
 def _window_checker(

@@ -86,6 +86,28 @@ class SearchSettings(Settings):
     page_records: int = Field(50, ge=1, le=500, description="Records of a topic on one page.")
 
 
+class ReceiptSettings(Settings):
+    """Signed digests of the readings of each hour, for `isotherm verify`."""
+
+    key_file: str | None = Field(
+        None,
+        description="An Ed25519 private key in PEM, without a password. With it, receipts are issued to "
+        "`isotherm.receipts`; without it none are.",
+    )
+    delay_ms: int = Field(
+        900_000,
+        ge=1_000,
+        description="How long after its end an hour of event time gets its receipt. Readings that come later make "
+        "another one.",
+    )
+    late_ms: int = Field(
+        21_600_000,
+        ge=3_600_000,
+        description="How long after its start an hour gets another receipt when late readings came. Kafka has to keep "
+        "the readings longer.",
+    )
+
+
 class ReconciliationSettings(Settings):
     """What `isotherm-console reconcile` compares; the console itself does not use it."""
 
@@ -134,6 +156,7 @@ class ReconciliationSettings(Settings):
     findings_ms: int = Field(
         86_400_000, ge=60_000, description="How long a finding stays open that is not settled before."
     )
+    receipts: ReceiptSettings = ReceiptSettings()
 
     @field_validator("where")
     @classmethod

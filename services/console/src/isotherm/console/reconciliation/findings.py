@@ -175,6 +175,13 @@ class OpenFindings:
                 (one.hop, one.kind) for key, one in self._open.items() if key not in self._to_write
             )
 
+    def count_of(self, topic: str) -> int:
+        """Return how many are open about a topic."""
+        with self._lock:
+            topics = {key: one.topic for key, one in self._open.items()}
+            topics.update((key, finding.topic) for key, (finding, _) in self._to_write.items())
+        return list(topics.values()).count(topic)
+
     def write(self, now_ms: int) -> None:
         """Write what was reported and settled, and take back what is older than it is kept. Raises UnavailableError."""
         with self._lock:

@@ -1,0 +1,104 @@
+"""Readings as stores export them: CSV with a header, or JSON lines. Pure but for the reading of files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from isotherm.connector.receipts.reading_set import HourReading
+from isotherm.kcql.dates import epoch_ms
+
+FIELDS = ("device_id", "metric", "event_time", "sequence", "value")
+"""What a row must have of a reading; a column may have another name."""
+_LONGEST_SHOWN = 80
+
+
+class BadRowError(ValueError):
+    """A row is no reading."""
+
+
+class ReadingRows:
+    """Reads files of rows."""
+
+    def __init__(self, columns: Mapping[str, str], on_bad: Callable[[str], None]) -> None:
+        """`columns` has the columns' names by field, where they differ. `on_bad` is told of each row that is bad."""
+        self._columns = {field: columns.get(field, field) for field in FIELDS}
+        self._on_bad = on_bad
+
+    def of(self, path: str) -> Iterator[HourReading]:
+        """Yield the readings of a file; `-` is JSON lines on stdin. Raises OSError, UnicodeDecodeError."""
+        with _opened(path) as file:
+            rows = _csv_rows(file) if path.endswith(".csv") else _json_rows(file)
+            for number, make in rows:
+                try:
+                    yield self._reading(make())
+                except BadRowError as error:
+                    self._on_bad(f"{path}:{number}: {error}")
+
+    def _reading(self, row: Mapping[str, Any]) -> HourReading:
+        given: dict[str, Any] = {field: row.get(column) for field, column in self._columns.items()}
+        for field, column in self._columns.items():
+            if given[field] is None:
+                raise BadRowError(f"it has no {column}; name another column with --column {field}=NAME")
+        try:
+            return HourReading(
+                str(given["device_id"]),
+                str(given["metric"]),
+                time_ms(given["event_time"]),
+                int(given["sequence"]),
+                float(given["value"]),
+            )
+        except (TypeError, ValueError, OverflowError) as error:
+            raise BadRowError(str(error)[:_LONGEST_SHOWN]) from None
+
+
+def time_ms(given: object) -> int:
+    """Return a time as stores write it: epoch milliseconds, or ISO 8601, in UTC without an offset.
+
+    Raises ValueError.
+    """
+    if isinstance(given, int):
+        return given
+    text = str(given)
+    if text.lstrip("-").isdecimal():
+        return int(text)
+    return epoch_ms(datetime.fromisoformat(text))
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[TextIO]:
+    if path == "-":
+        yield sys.stdin
+        return
+    with Path(path).open(encoding="utf-8", newline="") as file:
+        yield file
+
+
+def _csv_rows(file: Iterable[str]) -> Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]:
+    rows = csv.DictReader(file)
+    for row in rows:
+        yield rows.line_num, lambda row=row: row  # type: ignore[misc]  # a default argument
+
+
+def _json_rows(file: Iterable[str]) -> Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]:
+    for number, line in enumerate(file, 1):
+        if line.strip():
+            yield number, lambda line=line: _json_row(line)  # type: ignore[misc]  # a default argument
+
+
+def _json_row(line: str) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        raise BadRowError("it is no JSON") from None
+    # `isotherm tail` has the record in `value`.
+    found = row["value"] if isinstance(row, dict) and isinstance(row.get("value"), dict) else row
+    if not isinstance(found, dict):
+        raise BadRowError("it is no JSON object")
+    return found

@@ -1,0 +1,87 @@
+"""Which hours of event time need a receipt. Pure. Times are epoch milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from isotherm.connector.receipts.receipt import HOUR_MS, Receipt
+
+
+class TopicHour(NamedTuple):
+    """An hour of event time of a topic of readings."""
+
+    topic: str
+    start_ms: int
+
+
+class ReceiptHours:
+    """The receipts that were issued, and the hours that wait for one. For one thread but for `take`."""
+
+    def __init__(self, topics: Iterable[str], *, delay_ms: int, late_ms: int) -> None:
+        """Begin without receipts.
+
+        Args:
+            topics: the topics of readings.
+            delay_ms: how long after its end an hour gets its receipt.
+            late_ms: how long after its end late readings make another one.
+        """
+        self._topics, self._delay_ms, self._late_ms = tuple(topics), delay_ms, late_ms
+        self._newest: dict[TopicHour, Receipt] = {}
+        self._last: dict[str, int] = {}
+        """The last hour of each topic that needs no first receipt any more."""
+        self._late: dict[TopicHour, None] = {}
+        """Hours for which readings came after their receipt; the first one first."""
+
+    def take(self, receipt: Receipt) -> None:
+        """Note a receipt that is in the topic."""
+        hour = TopicHour(receipt.topic, receipt.start_ms)
+        known = self._newest.get(hour)
+        if known is None or receipt.revision >= known.revision:
+            self._newest[hour] = receipt
+        self._last[receipt.topic] = max(receipt.start_ms, self._last.get(receipt.topic, 0))
+
+    def take_record(self, record: Mapping[str, Any]) -> None:
+        """Note a decoded record of the topic. Raises ValueError for one that nobody issues."""
+        self.take(Receipt.of(record))
+
+    def newest(self, hour: TopicHour) -> Receipt | None:
+        """Return the receipt of an hour that counts."""
+        return self._newest.get(hour)
+
+    def next(self, now_ms: int) -> TopicHour | None:
+        """Return an hour that needs a receipt now: the oldest that has none, or else one with late readings."""
+        complete_ms = self._complete_ms(now_ms)
+        # The topic may reach back for months: whoever switches receipts on begins with the last whole hour.
+        firsts = {topic: self._last.get(topic, complete_ms - HOUR_MS) + HOUR_MS for topic in self._topics}
+        due = [TopicHour(topic, start_ms) for topic, start_ms in firsts.items() if start_ms <= complete_ms]
+        return min(due, key=lambda hour: hour.start_ms, default=None) or next(iter(self._late), None)
+
+    def wait_ms(self, now_ms: int) -> int:
+        """Return how long until the next hour is complete."""
+        return self._complete_ms(now_ms) + 2 * HOUR_MS + self._delay_ms - now_ms
+
+    def behind_ms(self, now_ms: int) -> int:
+        """Return how long the oldest hour has been waiting for its first receipt; 0 while none does."""
+        hour = self.next(now_ms)
+        if hour is None or hour in self._late:
+            return 0
+        return now_ms - hour.start_ms - HOUR_MS - self._delay_ms
+
+    def note_late(self, hour: TopicHour, appended_ms: int, now_ms: int) -> None:
+        """Note a reading that was read of another hour; it matters if it came after the receipt of that hour."""
+        known = self._newest.get(hour)
+        if known is not None and appended_ms >= known.issued_ms and hour.start_ms >= now_ms - self._late_ms:
+            self._late[hour] = None
+
+    def settle(self, hour: TopicHour, now_ms: int) -> None:
+        """Note that an hour needs nothing more, and forget receipts for which late readings do not count any more."""
+        self._late.pop(hour, None)
+        self._last[hour.topic] = max(hour.start_ms, self._last.get(hour.topic, 0))
+        kept_ms = now_ms - self._late_ms - HOUR_MS
+        self._newest = {one: receipt for one, receipt in self._newest.items() if one.start_ms >= kept_ms}
+
+    def _complete_ms(self, now_ms: int) -> int:
+        """Return the start of the newest hour that is complete."""
+        end_ms = now_ms - self._delay_ms
+        return end_ms - end_ms % HOUR_MS - HOUR_MS

@@ -1,0 +1,99 @@
+"""Which hours need a receipt."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isotherm.connector.receipts.reading_set import PARTS, Part
+from isotherm.connector.receipts.receipt import HOUR_MS, Receipt
+from isotherm.console.receipts.hours import ReceiptHours, TopicHour
+
+DELAY_MS, LATE_MS = 60_000, 6 * HOUR_MS
+PARTS_OF_NOTHING = (Part(0, ""),) * PARTS
+
+
+def hours(*topics: str) -> ReceiptHours:
+    return ReceiptHours(topics or ("t",), delay_ms=DELAY_MS, late_ms=LATE_MS)
+
+
+def receipt(hour: int, revision: int = 0, topic: str = "t") -> Receipt:
+    return Receipt(topic, hour * HOUR_MS, revision, 0, PARTS_OF_NOTHING, 0, issued_ms=(hour + 1) * HOUR_MS + DELAY_MS)
+
+
+def issue_all(of: ReceiptHours, now_ms: int) -> list[TopicHour]:
+    issued = []
+    while (hour := of.next(now_ms)) is not None:
+        issued.append(hour)
+        of.settle(hour, now_ms)
+    return issued
+
+
+def test_the_first_one_is_the_last_whole_hour_and_then_every_hour_follows() -> None:
+    known = hours()
+    at_ms = 10 * HOUR_MS + DELAY_MS
+    assert known.next(at_ms - 1) == TopicHour("t", 8 * HOUR_MS)
+    assert issue_all(known, at_ms) == [TopicHour("t", 9 * HOUR_MS)]
+    assert known.wait_ms(at_ms) == HOUR_MS
+    assert issue_all(known, at_ms + HOUR_MS - 1) == []
+    assert issue_all(known, at_ms + HOUR_MS) == [TopicHour("t", 10 * HOUR_MS)]
+
+
+def test_after_an_outage_no_hour_is_left_out() -> None:
+    known = hours("t", "u")
+    known.take_record(receipt(3).record())
+    known.take(receipt(5, topic="u"))
+    at_ms = 8 * HOUR_MS + DELAY_MS
+    assert known.behind_ms(at_ms) == 3 * HOUR_MS
+    issued = issue_all(known, at_ms)
+    assert sorted(issued) == [("t", hour * HOUR_MS) for hour in (4, 5, 6, 7)] + [("u", 6 * HOUR_MS), ("u", 7 * HOUR_MS)]
+    assert [start for _, start in issued] == sorted(start for _, start in issued), "the oldest first"
+    assert known.behind_ms(at_ms) == 0
+
+
+def test_late_readings_make_another_one_if_they_came_after_the_last() -> None:
+    known = hours()
+    now_ms = 8 * HOUR_MS + DELAY_MS
+    known.take(receipt(6))
+    known.take(receipt(7))
+    hour = TopicHour("t", 6 * HOUR_MS)
+    known.note_late(hour, receipt(6).issued_ms - 1, now_ms)
+    assert known.next(now_ms) is None
+    known.note_late(hour, receipt(6).issued_ms, now_ms)
+    assert known.next(now_ms) == hour
+    assert known.behind_ms(now_ms) == 0, "it has a receipt"
+    known.take(receipt(6, revision=1))
+    known.take(receipt(6))
+    known.settle(hour, now_ms)
+    assert known.next(now_ms) is None
+    newest = known.newest(hour)
+    assert newest is not None
+    assert newest.revision == 1
+
+
+def test_readings_that_are_too_late_and_hours_without_a_receipt_do_not_matter() -> None:
+    known = hours()
+    now_ms = 20 * HOUR_MS + DELAY_MS
+    known.take(receipt(3))
+    known.take(receipt(19))
+    known.note_late(TopicHour("t", 3 * HOUR_MS), now_ms, now_ms)
+    known.note_late(TopicHour("t", 18 * HOUR_MS), now_ms, now_ms)
+    assert known.next(now_ms) is None
+    known.settle(TopicHour("t", 19 * HOUR_MS), now_ms)
+    assert known.newest(TopicHour("t", 3 * HOUR_MS)) is None, "it is forgotten"
+
+
+def test_a_record_that_nobody_issues_is_refused() -> None:
+    with pytest.raises(ValueError, match="it has no 'parts'"):
+        hours().take_record({"topic": "t"})
+
+
+@given(st.integers(10**8, 10**15))
+def test_the_next_look_is_never_in_the_past_and_sees_a_new_hour(now_ms: int) -> None:
+    known = hours()
+    issue_all(known, now_ms)
+    wait_ms = known.wait_ms(now_ms)
+    assert 0 < wait_ms <= HOUR_MS
+    assert known.next(now_ms + wait_ms - 1) is None
+    assert known.next(now_ms + wait_ms) is not None
