@@ -146,8 +146,9 @@ def test_a_span_is_verified_alone_and_has_its_receipts(world: World) -> None:
 
 def test_rows_that_are_no_readings_are_told(world: World) -> None:
     whole = dict(zip(FIELDS, world.readings[0], strict=True))
-    bad = [{**whole, "value": "warm"}, {**whole, "event_time": "noon"}, {"device_id": "d"}]
-    path = world.jsonl([*[dict(zip(FIELDS, one, strict=True)) for one in world.readings], *bad])
+    bad: list[dict[str, Any]] = [{**whole, "value": "warm"}, {**whole, "event_time": "noon"}, {"device_id": "d"}]
+    good: list[dict[str, Any]] = [dict(zip(FIELDS, one, strict=True)) for one in world.readings]
+    path = world.jsonl([*good, *bad])
     with Path(path).open("a") as file:
         file.write("{\n[1]\n")
     code, told, _ = world.verify(path)

@@ -71,6 +71,11 @@ class Process:
         assert self._process is not None
         return self._process.wait(WAIT_S)
 
+    def exit_code(self) -> int:
+        """Its exit code, once it has ended by itself."""
+        assert self._process is not None
+        return self._process.wait(WAIT_S)
+
     def log(self) -> str:
         """The last of what it logged."""
         return self._log.read_text(encoding="utf-8", errors="replace")[-4_000:]

@@ -25,7 +25,10 @@ _PROBLEMS_SHOWN = 50
 def verify(
     rows: Annotated[list[str], typer.Argument(metavar="ROWS...", help="Files .csv, others JSON lines; - is stdin.")],
     receipts: Annotated[
-        Path, typer.Option("--receipts", metavar="FILE", help="What `isotherm tail isotherm.receipts` has printed.")
+        Path,
+        typer.Option(
+            "--receipts", metavar="FILE", help="What `isotherm tail isotherm.receipts --from-beginning` has printed."
+        ),
     ],
     key: Annotated[Path, typer.Option("--public-key", metavar="FILE", help="The issuer's public key in PEM.")],
     topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic of the readings.")] = (

@@ -83,7 +83,7 @@ class ReceiptIssuer:
             try:
                 hour = self._hours.next(self._now_ms()) if self._is_ready() else None
                 if hour is not None:
-                    self._issue(hour, stop)
+                    self.issue(hour, stop)
                     wait_ms = 0
                 else:
                     wait_ms = min(wait_ms, self._hours.wait_ms(self._now_ms())) if self._is_ready() else 1_000
@@ -94,8 +94,11 @@ class ReceiptIssuer:
             self._metrics.behind_s.set(self._hours.behind_ms(self._now_ms()) / 1_000)
             stop.wait(wait_ms / 1_000)
 
-    def _issue(self, hour: TopicHour, stop: Stop) -> None:
-        """Issue the receipt of an hour. Raises UnavailableError, RegistryUnavailableError, OSError."""
+    def issue(self, hour: TopicHour, stop: Stop) -> None:
+        """Issue the receipt of an hour, unless it would say the same as the last one.
+
+        Raises UnavailableError, RegistryUnavailableError, OSError.
+        """
         begun_s, known = time.monotonic(), self._hours.newest(hour)
         with translate_kafka_errors(), closing(self._make_consumer()) as consumer, ReadingSet() as readings:
             starts = self._starts(consumer, hour)
