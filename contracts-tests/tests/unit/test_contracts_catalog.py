@@ -22,6 +22,7 @@ from isotherm.alerts.settings import AlertsSettings
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.attestation import attester
 from isotherm.connector.distributed import publishing, worker_status
+from isotherm.connector.receipts import receipt
 from isotherm.connector.state import readback, target_follower
 from isotherm.console.devices import alerts as console_alerts
 from isotherm.console.devices import device_states as console_devices
@@ -93,6 +94,7 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("console", "temperatures.aggregated"): console_windows.SCHEMA,
     ("console", "isotherm.attestations"): attester.SCHEMA,
     ("console", "isotherm.unreconciled"): findings.SCHEMA,
+    ("console", "isotherm.receipts"): receipt.SCHEMA,
     **{("console", topic): console_trace.SCHEMA for topic in (*console_trace.READING_TOPICS, console_trace.LATE_TOPIC)},
     ("mqtt-proxy", "isotherm.mqtt.claims"): pod_service.CLAIMS,
     ("mqtt-proxy", "isotherm.mqtt.sessions"): session_source.SESSION,

@@ -322,6 +322,17 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "Records of {{ $labels.topic }} cannot be decoded, so they are not compared.",
             "0m",
         ),
+        Rule(
+            "ReceiptsBehind",
+            "max by (job) (isotherm_receipts_behind_seconds) > 3600",
+            "Hours wait for their receipts: Kafka may remove their readings before.",
+        ),
+        Rule(
+            "ReceiptMissed",
+            _grows("isotherm_receipts_missed_total", "job, topic"),
+            "An hour of {{ $labels.topic }} gets no receipt: Kafka has removed readings of it.",
+            "0m",
+        ),
     ),
 }
 """Rules by service, which is also the name of the chart and of the runbook."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pact import match
 
 from isotherm.connector.attestation.attester import SCHEMA as ATTESTATION_SCHEMA
@@ -15,6 +16,9 @@ from isotherm.connector.attestation.runs import Runs
 from isotherm.connector.distributed.publishing import PLUGIN_SCHEMA
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
 from isotherm.connector.distributed.worker_status import SCHEMA as STATUS_SCHEMA
+from isotherm.connector.receipts.receipt import SCHEMA as RECEIPT_SCHEMA
+from isotherm.connector.receipts.receipt import TOPIC as RECEIPTS
+from isotherm.connector.receipts.receipt import Receipt
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import READER as CONNECTOR_READER
 from isotherm.console.acknowledgements.check import AcknowledgementCheck
@@ -97,6 +101,15 @@ def _is_open(harness: Harness, found: Message) -> object:
     finding = OpenFinding.of(harness.decode(found.value, UNRECONCILED_SCHEMA))
     expect("key", found.key, finding.key)
     return finding
+
+
+def _is_genuine(harness: Harness, found: Message) -> object:
+    """Verify a receipt as whoever compares rows with it."""
+    receipt = Receipt.of(harness.decode(found.value, RECEIPT_SCHEMA))
+    issuer = Ed25519PrivateKey.from_private_bytes(scenario.RECEIPT_KEY).public_key()
+    expect("key", found.key, receipt.key)
+    expect("signature", receipt.is_signed_by(issuer), True)
+    return receipt
 
 
 def _is_compared(harness: Harness, found: Message) -> object:
@@ -252,6 +265,28 @@ NEEDS = (
             "found_at": match.integer(NOW_MS),
         },
         _is_open,
+    ),
+    Need(
+        "console",
+        "console",
+        scenario.RECEIPT,
+        RECEIPTS,
+        "Receipt",
+        1,
+        match.regex("thermostat.data/1767225600000", regex=r"^thermostat\.data/\d+$"),
+        {"topic": "thermostat.data", "start": match.integer(1_767_225_600_000)},
+        _is_genuine,
+        pinned=(
+            "start",
+            "end",
+            "revision",
+            "records",
+            "parts",
+            "unreconciled",
+            "issued_at",
+            "key_id",
+            "signature",
+        ),
     ),
     _acknowledged("mqtt-proxy"),
     _acknowledged("coap-ingest"),

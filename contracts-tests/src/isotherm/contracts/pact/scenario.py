@@ -54,6 +54,9 @@ CREATED = "a connector that the console created"
 RESTARTED = "a connector whose task the console restarted"
 READBACK_REQUEST = "a record whose row is to be read back"
 READBACK_ANSWER = "what a store has of a record"
+RECEIPT = "a signed receipt of the readings of an hour"
+RECEIPT_KEY = bytes(range(32))
+"""The private key of its issuer."""
 UNRECONCILED = "a window that lacks a reading"
 SERVICE_PAUSED = "a service that the console paused"
 

@@ -6,9 +6,13 @@ import json
 import threading
 from collections.abc import Mapping
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from isotherm.connector.config import files
 from isotherm.connector.distributed.publishing import plugin_record
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
+from isotherm.connector.receipts.reading_set import HourReading, ReadingSet, entry_of
+from isotherm.connector.receipts.receipt import HOUR_MS, Receipt
 from isotherm.connector.state.desired_state import CONNECTOR_ITSELF
 from isotherm.connector.state.target_follower import READER, TargetState
 from isotherm.console.cluster.control_topics import ControlTopicWriter, PendingWrites
@@ -16,6 +20,7 @@ from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connectors.control import ConnectorControl
 from isotherm.console.devices.rules import OUTCOME_PREFIX, AlertRule, RuleControl, Rules
 from isotherm.console.devices.silences import Silence, SilenceControl, Silences
+from isotherm.console.receipts import issuer
 from isotherm.console.reconciliation.findings import OpenFindings
 from isotherm.console.reconciliation.readings import StoredReading, WindowRow
 from isotherm.console.reconciliation.windows import Aside, Window, judge
@@ -73,6 +78,8 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         readbacks = Readbacks(writer, lambda: scenario.START_MS, timeout_ms=0, new_id=lambda: "readback-1")
         readbacks.ask([(given.name, _record())])
         _report(writer)
+        issuer.write(_receipt(), writer)
+    receipt = found.pop()
     finding = found.pop()
     request = found.pop()
     created, paused, _, restarted, silence, acknowledgement, *others = found
@@ -87,6 +94,7 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         scenario.RULE_STORED: rule,
         scenario.READBACK_REQUEST: request,
         scenario.UNRECONCILED: finding,
+        scenario.RECEIPT: receipt,
     }
 
 
@@ -113,6 +121,19 @@ def _report(writer: ControlTopicWriter) -> None:
     findings = OpenFindings(writer, lambda: None, scenario.START_MS, most=1, keep_ms=60_000)
     findings.report(finding, scenario.START_MS)
     findings.write(scenario.START_MS)
+
+
+def _receipt() -> Receipt:
+    """Return a receipt of one reading of which a copy was stored, while a finding was open."""
+    start_ms = scenario.MEASURED_MS - scenario.MEASURED_MS % HOUR_MS
+    entry = entry_of(HourReading(scenario.DEVICE, "temperature", scenario.MEASURED_MS, 7, 21.5))
+    with ReadingSet() as readings:
+        readings.add(entry)
+        readings.add(entry)
+        parts = tuple(readings.parts())
+    issued_ms = start_ms + 2 * HOUR_MS
+    made = Receipt("thermostat.data", start_ms, 1, readings.taken, parts, unreconciled=1, issued_ms=issued_ms)
+    return made.signed_by(Ed25519PrivateKey.from_private_bytes(scenario.RECEIPT_KEY))
 
 
 def _store_rule(writer: ControlTopicWriter) -> None:

@@ -125,7 +125,7 @@ class ReceiptIssuer:
                 issued_ms=issued_ms,
             ).signed_by(self._key)
         if known is None or not receipt.has_same_readings(known):
-            self._writer.put(TOPIC, SCHEMA, receipt.key, receipt.record())
+            write(receipt, self._writer)
             self._hours.take(receipt)
             self._metrics.issued.labels(hour.topic).inc()
             _log.info(
@@ -166,6 +166,11 @@ class ReceiptIssuer:
             offset = end if one.offset < 0 else one.offset
             if not 0 < first == offset < end:
                 yield one.partition, offset
+
+
+def write(receipt: Receipt, writer: ControlTopicWriter) -> None:
+    """Write a receipt, and wait until Kafka has it. Raises UnavailableError."""
+    writer.put(TOPIC, SCHEMA, receipt.key, receipt.record())
 
 
 def _reading(record: Mapping[str, Any], event_ms: int) -> HourReading:
