@@ -34,7 +34,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "recompute": _data(
         "recompute", "recompute", "Correct published windows with late readings.", context_settings=_PASS_THROUGH
     ),
-    "verify": _data("verify", "verify", "Prove with receipts that a store has exactly the readings of a span."),
+    "verify": _data(
+        "verify", "verify", "Prove that a store's rows are exactly the readings of a span that receipts tell of."
+    ),
     "kcql": LazyCommand("isotherm.cli.commands.kcql", "app", "Explain KCQL statements and try them on records.", _KCQL),
     "ps": _connect("ps", "List the connectors: names, or a table with states on a terminal."),
     "get": _connect("get", "Print a connector's configuration in the form that `create` reads."),
