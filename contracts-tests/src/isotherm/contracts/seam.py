@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import isotherm.cli.devices
+import isotherm.coap_ingest.pipeline
 import isotherm.persisters.service
 from isotherm.connector.attestation import attester as attestation
 from isotherm.connector.attestation.attester import Attester
@@ -57,7 +58,7 @@ def recorded_kafka(harness: Harness) -> Iterator[list[Message]]:
             patches.enter_context(patch.object(module, "SchemaRegistry", lambda _settings: harness.registry))
         for module in (status, publishing, worker_status):
             patches.enter_context(patch.object(module, "time", _CLOCK))
-        for module in (status, worker):
+        for module in (status, worker, isotherm.coap_ingest.pipeline):
             patches.enter_context(patch.object(module, "this_process", lambda: WORKER))
         patches.enter_context(patch.object(attestation, "_now_ms", lambda: scenario.TAKEN_IN_MS))
         patches.enter_context(patch.object(dead_letters, "traceback", _TRACES))
