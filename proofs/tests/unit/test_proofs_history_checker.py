@@ -117,6 +117,26 @@ def test_a_task_that_came_to_a_stand_is_not_clean(tmp_path: Path) -> None:
     assert any(GROUPS[TABLE] in reason for reason in verdict.unjudged["offset-ahead-of-effect"])
 
 
+@pytest.mark.parametrize(
+    ("target", "later_ms", "is_convicted"), [("kafka-2", 0, False), ("alerts", 0, True), ("kafka-2", 1, True)]
+)
+def test_a_record_that_a_producer_sent_twice_is_counted_once_only_where_brokers_were_disturbed(
+    target: str, later_ms: int, is_convicted: bool, tmp_path: Path
+) -> None:
+    history = next(
+        made
+        for made in (History(generated(seed), seed) for seed in SEEDS)
+        if not [one for one in made.all("restarted") if one["service"] == "mqtt-proxy"]
+    )
+    known = history.all("record", topic="thermostat.data", via="mqtt-proxy", state="committed")
+    record = next(one for one in known if "transaction" not in one)
+    end = max(one["offset"] for one in known if one["partition"] == record["partition"]) + 100
+    history.add(record, offset=end, time=record["time"] + later_ms)
+    history.add({"event": "fault", "kind": "kill", "target": target, "time": record["time"]})
+    counted = [one.what for one in judged(history.lines, tmp_path).findings if "as stored in" in one.what]
+    assert len(counted) == is_convicted, counted
+
+
 def test_windows_that_were_not_final_are_not_judged(tmp_path: Path) -> None:
     lines = [line for line in generated(1) if line["event"] != "watermark"]
     newest = max(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,6 +74,10 @@ class RunFacts:
     """Highest offset of a committed record by topic and partition; behind it are at most transaction markers."""
     stored_via: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     """Committed records by topic and service (`via`)."""
+    resent_via: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    """Those of them that the same producer sent twice, outside transactions: equal in all and in Kafka's time."""
+    sent: set[int] = field(default_factory=set)
+    """Hashes of partition, identity, time and value of the committed records outside transactions."""
     acknowledged: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Acknowledgements that clients got, by QoS."""
     aborted: set[Position] = field(default_factory=set)
@@ -148,6 +153,8 @@ class RunFacts:
             self.records[topic, partition] += 1
             self.last_records[topic, partition] = max(event["offset"], self.last_records.get((topic, partition), -1))
             self.stored_via[topic, event.get("via", "")] += 1
+            if transaction is None and event["id"] is not None:
+                self._note_sent(event)
             if event["id"] is None:
                 self.undecodable[topic, partition, event["offset"]] = line
                 return
@@ -158,6 +165,13 @@ class RunFacts:
                 self.groups.publish(line, event["value"])
         else:
             self.aborted.add((topic, partition, event["offset"]))
+
+    def _note_sent(self, event: Event) -> None:
+        topic = event["topic"]
+        sent = hash(json.dumps([topic, event["partition"], event["id"], event["time"], event["value"]]))
+        if sent in self.sent:
+            self.resent_via[topic, event.get("via", "")] += 1
+        self.sent.add(sent)
 
     def sort(self) -> None:
         """Bring offsets into the order of their times, after the last event."""
