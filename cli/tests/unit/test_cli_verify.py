@@ -112,6 +112,12 @@ def test_every_change_of_rows_is_told_with_hour_and_devices(world: World) -> Non
     assert len(both) == 2, "another hour"
 
 
+def test_a_copy_with_another_value_is_told_although_the_last_one_is_right(world: World) -> None:
+    one = world.readings[0]
+    (problem,) = world.problems([one._replace(value=-1.0), *world.readings])
+    assert problem.endswith("1 copies of readings have other values")
+
+
 def test_receipts_that_are_missing_changed_or_of_another_key_are_told(world: World) -> None:
     first, second, third = world.receipts
     world.receipts = [first, third]
@@ -146,15 +152,20 @@ def test_a_span_is_verified_alone_and_has_its_receipts(world: World) -> None:
 
 def test_rows_that_are_no_readings_are_told(world: World) -> None:
     whole = dict(zip(FIELDS, world.readings[0], strict=True))
-    bad: list[dict[str, Any]] = [{**whole, "value": "warm"}, {**whole, "event_time": "noon"}, {"device_id": "d"}]
+    bad: list[dict[str, Any]] = [
+        {**whole, "value": "warm"},
+        {**whole, "event_time": "noon"},
+        {**whole, "sequence": 7.5},
+        {"device_id": "d"},
+    ]
     good: list[dict[str, Any]] = [dict(zip(FIELDS, one, strict=True)) for one in world.readings]
     path = world.jsonl([*good, *bad])
     with Path(path).open("a") as file:
         file.write("{\n[1]\n")
     code, told, _ = world.verify(path)
     assert (code, told["verified_hours"]) == (1, HOURS)
-    assert [one.partition(": ")[0] for one in told["problems"]] == ["no reading"] * 5
-    assert "--column metric=NAME" in told["problems"][2]
+    assert [one.partition(": ")[0] for one in told["problems"]] == ["no reading"] * 6
+    assert "--column metric=NAME" in told["problems"][3]
 
 
 @pytest.mark.parametrize(
@@ -184,6 +195,7 @@ def test_wrong_files_are_refused(world: World) -> None:
     ("given", "expected"),
     [
         (1_440_000_000_123, 1_440_000_000_123),
+        (1_440_000_000_123.0, 1_440_000_000_123),
         ("1440000000123", 1_440_000_000_123),
         ("2015-08-19T16:00:00.123Z", 1_440_000_000_123),
         ("2015-08-19 16:00:00.123+0000", 1_440_000_000_123),

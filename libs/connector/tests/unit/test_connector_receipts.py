@@ -89,7 +89,9 @@ def test_parts_are_equal_exactly_when_the_newest_values_are(readings: list[HourR
             assert parts_of([*others, changed]) != parts_of(alone)
 
 
-def test_a_value_that_is_no_number_is_one_value() -> None:
+def test_a_value_that_is_no_number_is_one_value_and_so_is_zero() -> None:
+    zero = HourReading("a", "t", 0, 0, 0.0)
+    assert parts_of([zero]) == parts_of([zero._replace(value=-0.0)])
     other = HourReading("a", "t", 0, 0, -math.nan)
     assert parts_of([other]) == parts_of([other._replace(value=math.nan)])
 

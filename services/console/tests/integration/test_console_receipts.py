@@ -30,6 +30,7 @@ from isotherm.console.receipts.hours import ReceiptHours
 from isotherm.console.receipts.issuer import ReceiptIssuer, ReceiptMetrics
 from isotherm.console.reconciliation.decoding import RecordDecoder
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.health import Health
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Stop
 
@@ -166,7 +167,7 @@ def test_late_readings_make_another_receipt(world: World, tmp_path: Path) -> Non
         RecordDecoder(schemas),
         lambda: clients.consumer_to_the_end(world.kafka, "test", enable_auto_offset_store=False),
         lambda topic: 3 if topic == store.name else 0,
-        lambda: True,
+        Health(),
         lambda: clock[0],
         ReceiptMetrics(CollectorRegistry()),
         timeout_s=WAIT_S,

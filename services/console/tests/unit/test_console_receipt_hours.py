@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,9 +60,9 @@ def test_late_readings_make_another_one_if_they_came_after_the_last() -> None:
     known.take(receipt(6))
     known.take(receipt(7))
     hour = TopicHour("t", 6 * HOUR_MS)
-    known.note_late(hour, receipt(6).issued_ms - 1, now_ms)
+    known.note_late(hour, receipt(6).issued_ms - 900_001, now_ms)
     assert known.next(now_ms) is None
-    known.note_late(hour, receipt(6).issued_ms, now_ms)
+    known.note_late(hour, receipt(6).issued_ms - 900_000, now_ms)
     assert known.next(now_ms) == hour
     assert known.behind_ms(now_ms) == 0, "it has a receipt"
     known.take(receipt(6, revision=1))
@@ -82,6 +84,25 @@ def test_readings_that_are_too_late_and_hours_without_a_receipt_do_not_matter() 
     assert known.next(now_ms) is None
     known.settle(TopicHour("t", 19 * HOUR_MS), now_ms)
     assert known.newest(TopicHour("t", 3 * HOUR_MS)) is None, "it is forgotten"
+
+
+def test_what_was_issued_while_the_clock_was_ahead_is_issued_again_in_its_time() -> None:
+    known = hours()
+    now_ms = 8 * HOUR_MS + DELAY_MS
+    for hour in (7, 8, 9):
+        known.take(receipt(hour))
+    # The receipts of 8 and 9 are of the future.
+    assert known.next(now_ms) is None
+    assert known.next(now_ms + HOUR_MS - 60_001) is None, "it is not complete"
+    behind = receipt(8)
+    known = hours()
+    known.take(receipt(7))
+    known.take(replace(behind, issued_ms=now_ms + 5 * HOUR_MS))
+    at_ms = now_ms + HOUR_MS
+    assert known.next(at_ms) == TopicHour("t", 8 * HOUR_MS)
+    known.take(replace(behind, revision=1, issued_ms=at_ms))
+    known.settle(TopicHour("t", 8 * HOUR_MS), at_ms)
+    assert known.next(at_ms) is None
 
 
 def test_a_record_that_nobody_issues_is_refused() -> None:

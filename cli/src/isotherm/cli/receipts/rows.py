@@ -51,7 +51,7 @@ class ReadingRows:
                 str(given["device_id"]),
                 str(given["metric"]),
                 time_ms(given["event_time"]),
-                int(given["sequence"]),
+                _whole(given["sequence"]),
                 float(given["value"]),
             )
         except (TypeError, ValueError, OverflowError) as error:
@@ -63,12 +63,20 @@ def time_ms(given: object) -> int:
 
     Raises ValueError.
     """
-    if isinstance(given, int):
-        return given
+    if isinstance(given, int | float):
+        return _whole(given)
     text = str(given)
     if text.lstrip("-").isdecimal():
         return int(text)
     return epoch_ms(datetime.fromisoformat(text))
+
+
+def _whole(given: Any) -> int:
+    """Return a whole number. Raises ValueError, TypeError, OverflowError."""
+    number = int(given)
+    if isinstance(given, float) and number != given:
+        raise ValueError(f"{given} is no whole number")
+    return number
 
 
 @contextmanager

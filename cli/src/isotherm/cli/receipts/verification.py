@@ -98,7 +98,7 @@ class Verification:
         with ReadingSet() as readings:
             for entry in self._entries(receipt.start_ms):
                 readings.add(entry)
-            parts, taken = readings.parts(), readings.taken
+            parts, taken, contradictions = readings.parts(), readings.taken, readings.contradictions
         count = sum(part.readings for part in parts)
         found.readings += count
         found.expected += receipt.readings
@@ -107,9 +107,11 @@ class Verification:
             found.notes.append(
                 f"{_text(receipt.start_ms)}: {receipt.unreconciled} findings were open when it was issued"
             )
+        if contradictions:
+            found.problems.append(f"{_text(receipt.start_ms)}: {contradictions} copies of readings have other values")
         wrong = [number for number, part in enumerate(parts) if part != receipt.parts[number]]
         if not wrong:
-            found.verified_hours += 1
+            found.verified_hours += not contradictions
             return
         found.problems.append(f"{_text(receipt.start_ms)}: {self._difference(parts, receipt.parts, wrong)}")
 

@@ -50,7 +50,8 @@ class HourReading(NamedTuple):
     def content(self) -> bytes:
         """Return a digest of all of it."""
         # A value that is no number has many forms in bits, of which stores keep one.
-        value = math.nan if math.isnan(self.value) else self.value
+        # Adding makes one zero of both.
+        value = math.nan if math.isnan(self.value) else self.value + 0.0
         return self._digest(struct.pack(">d", value), _CONTENT_BYTES)
 
     def _digest(self, end: bytes, size: int) -> bytes:
@@ -80,6 +81,8 @@ class ReadingSet:
         self._parts: dict[int, SpooledTemporaryFile[bytes]] = {}
         self.taken = 0
         """Readings with their copies."""
+        self.contradictions = 0
+        """Copies with another value than the one before; known after `parts`."""
 
     def __enter__(self) -> Self:
         return self
@@ -101,10 +104,14 @@ class ReadingSet:
 
     def parts(self) -> list[Part]:
         """Return all parts, by their numbers. Raises OSError."""
+        self.contradictions = 0
         return [self._part(number) for number in range(PARTS)]
 
     def _part(self, number: int) -> Part:
-        newest = dict(self._entries(number))
+        newest: dict[bytes, bytes] = {}
+        for identity, content in self._entries(number):
+            self.contradictions += newest.get(identity, content) != content
+            newest[identity] = content
         digest = SetHash()
         for content in newest.values():
             digest.add(content)

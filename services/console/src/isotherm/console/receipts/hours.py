@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from isotherm.connector.receipts.receipt import HOUR_MS, Receipt
+
+_LATE_MARGIN_MS = 900_000
+"""Readings may have been appended so long before a receipt without being in it: clocks differ, and what is behind an open
+transaction is not shown (Kafka's `transaction.max.timeout.ms`)."""
+_CLOCK_ERROR_MS = 60_000
 
 
 class TopicHour(NamedTuple):
@@ -16,7 +22,10 @@ class TopicHour(NamedTuple):
 
 
 class ReceiptHours:
-    """The receipts that were issued, and the hours that wait for one. For one thread but for `take`."""
+    """The receipts that were issued, and the hours that wait for one.
+
+    One thread asks and settles; another one may bring receipts meanwhile.
+    """
 
     def __init__(self, topics: Iterable[str], *, delay_ms: int, late_ms: int) -> None:
         """Begin without receipts.
@@ -27,6 +36,7 @@ class ReceiptHours:
             late_ms: how long after its end late readings make another one.
         """
         self._topics, self._delay_ms, self._late_ms = tuple(topics), delay_ms, late_ms
+        self._lock = threading.Lock()
         self._newest: dict[TopicHour, Receipt] = {}
         self._last: dict[str, int] = {}
         """The last hour of each topic that needs no first receipt any more."""
@@ -36,10 +46,11 @@ class ReceiptHours:
     def take(self, receipt: Receipt) -> None:
         """Note a receipt that is in the topic."""
         hour = TopicHour(receipt.topic, receipt.start_ms)
-        known = self._newest.get(hour)
-        if known is None or receipt.revision >= known.revision:
-            self._newest[hour] = receipt
-        self._last[receipt.topic] = max(receipt.start_ms, self._last.get(receipt.topic, 0))
+        with self._lock:
+            known = self._newest.get(hour)
+            if known is None or receipt.revision >= known.revision:
+                self._newest[hour] = receipt
+            self._last[receipt.topic] = max(receipt.start_ms, self._last.get(receipt.topic, 0))
 
     def take_record(self, record: Mapping[str, Any]) -> None:
         """Note a decoded record of the topic. Raises ValueError for one that nobody issues."""
@@ -50,11 +61,17 @@ class ReceiptHours:
         return self._newest.get(hour)
 
     def next(self, now_ms: int) -> TopicHour | None:
-        """Return an hour that needs a receipt now: the oldest that has none, or else one with late readings."""
+        """Return an hour that needs a receipt now: the oldest that has none, or else one with late readings.
+
+        A receipt of the future was issued while the clock was wrong, and counts as none.
+        """
         complete_ms = self._complete_ms(now_ms)
+        with self._lock:
+            early = [hour for hour, one in self._newest.items() if one.issued_ms > now_ms + _CLOCK_ERROR_MS]
         # The topic may reach back for months: whoever switches receipts on begins with the last whole hour.
         firsts = {topic: self._last.get(topic, complete_ms - HOUR_MS) + HOUR_MS for topic in self._topics}
-        due = [TopicHour(topic, start_ms) for topic, start_ms in firsts.items() if start_ms <= complete_ms]
+        hours = [*early, *(TopicHour(topic, start_ms) for topic, start_ms in firsts.items())]
+        due = [hour for hour in hours if hour.start_ms <= complete_ms]
         return min(due, key=lambda hour: hour.start_ms, default=None) or next(iter(self._late), None)
 
     def wait_ms(self, now_ms: int) -> int:
@@ -69,17 +86,22 @@ class ReceiptHours:
         return now_ms - hour.start_ms - HOUR_MS - self._delay_ms
 
     def note_late(self, hour: TopicHour, appended_ms: int, now_ms: int) -> None:
-        """Note a reading that was read of another hour; it matters if it came after the receipt of that hour."""
+        """Note a reading that was read of another hour; it matters if the receipt of that hour may lack it."""
         known = self._newest.get(hour)
-        if known is not None and appended_ms >= known.issued_ms and hour.start_ms >= now_ms - self._late_ms:
+        if (
+            known is not None
+            and appended_ms >= known.issued_ms - _LATE_MARGIN_MS
+            and hour.start_ms >= now_ms - self._late_ms
+        ):
             self._late[hour] = None
 
     def settle(self, hour: TopicHour, now_ms: int) -> None:
         """Note that an hour needs nothing more, and forget receipts for which late readings do not count any more."""
         self._late.pop(hour, None)
-        self._last[hour.topic] = max(hour.start_ms, self._last.get(hour.topic, 0))
         kept_ms = now_ms - self._late_ms - HOUR_MS
-        self._newest = {one: receipt for one, receipt in self._newest.items() if one.start_ms >= kept_ms}
+        with self._lock:
+            self._last[hour.topic] = max(hour.start_ms, self._last.get(hour.topic, 0))
+            self._newest = {one: receipt for one, receipt in self._newest.items() if one.start_ms >= kept_ms}
 
     def _complete_ms(self, now_ms: int) -> int:
         """Return the start of the newest hour that is complete."""

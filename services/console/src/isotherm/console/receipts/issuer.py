@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -22,14 +22,16 @@ from isotherm.kcql.dates import epoch_ms
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, WireFormatError
 from isotherm.servicekit.backoff import Backoff
+from isotherm.servicekit.health import Health
 from isotherm.servicekit.lifecycle import Stop
 
 _log = logs.logger(__name__)
 
-_FAST_CLOCK_MS = 120_000
+_FAST_CLOCK_MS = 600_000
 """How far a device's clock may be ahead: its readings are appended before their event time."""
 _LONGEST_WAIT_MS = 60_000
 _REQUEST_S = 10.0
+_PART = "receipts"
 
 
 class ReceiptMetrics:
@@ -61,19 +63,22 @@ class ReceiptIssuer:
         decoder: RecordDecoder,
         make_consumer: Callable[[], Consumer],
         open_findings: Callable[[str], int],
-        is_ready: Callable[[], bool],
+        health: Health,
         now_ms: Callable[[], int],
         metrics: ReceiptMetrics,
         *,
         timeout_s: float,
     ) -> None:
-        """`make_consumer` makes one that reports partition ends; `is_ready` says whether `hours` knows all receipts.
+        """`make_consumer` makes one that reports partition ends; `health` says when `hours` knows all receipts.
 
         `open_findings` counts the open findings about a topic. `decoder` is used in no other thread.
         """
         self._hours, self._key, self._writer, self._decoder = hours, key, writer, decoder
-        self._make_consumer, self._open_findings, self._is_ready = make_consumer, open_findings, is_ready
+        self._make_consumer, self._open_findings, self._health = make_consumer, open_findings, health
         self._now_ms, self._metrics, self._timeout_s = now_ms, metrics, timeout_s
+
+    def _is_ready(self) -> bool:
+        return "topics" not in self._health.problems()
 
     def run(self, stop: Stop) -> None:
         """Issue what is due, until the stop."""
@@ -88,8 +93,10 @@ class ReceiptIssuer:
                 else:
                     wait_ms = min(wait_ms, self._hours.wait_ms(self._now_ms())) if self._is_ready() else 1_000
                 backoff.reset()
+                self._health.ready(_PART)
             except (UnavailableError, RegistryUnavailableError, OSError) as error:
                 wait_ms = backoff.next_ms()
+                self._health.not_ready(_PART, str(error))
                 _log.warning("no receipt yet", reason=str(error), retry_in_ms=round(wait_ms))
             self._metrics.behind_s.set(self._hours.behind_ms(self._now_ms()) / 1_000)
             stop.wait(wait_ms / 1_000)
@@ -153,7 +160,10 @@ class ReceiptIssuer:
 
     def _starts(self, consumer: Consumer, hour: TopicHour) -> Mapping[int, int] | None:
         """Return where to begin in each partition; None if records of the hour may be gone. Raises KafkaException."""
-        partitions = consumer.list_topics(hour.topic, timeout=_REQUEST_S).topics[hour.topic].partitions
+        topic = consumer.list_topics(hour.topic, timeout=_REQUEST_S).topics[hour.topic]
+        if topic.error is not None:
+            raise KafkaException(topic.error)
+        partitions = topic.partitions
         since_ms = hour.start_ms - _FAST_CLOCK_MS
         asked = [TopicPartition(hour.topic, number, since_ms) for number in partitions]
         found = dict(self._found(consumer, asked))

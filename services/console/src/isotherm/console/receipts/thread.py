@@ -67,7 +67,7 @@ class ReceiptThread:
             RecordDecoder(schemas),
             make_consumer,
             findings.count_of,
-            lambda: "topics" not in health.problems(),
+            health,
             self._now_ms,
             self._metrics,
             timeout_s=timeout_s,
