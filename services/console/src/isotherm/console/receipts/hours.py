@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from isotherm.connector.receipts.receipt import HOUR_MS, Receipt
 
 _LATE_MARGIN_MS = 900_000
-"""Readings may have been appended so long before a receipt without being in it: clocks differ, and what is behind an open
+"""A reading that was appended so long before a receipt may not be in it: clocks differ, and what is behind an open
 transaction is not shown (Kafka's `transaction.max.timeout.ms`)."""
 _CLOCK_ERROR_MS = 60_000
 
