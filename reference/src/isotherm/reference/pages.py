@@ -16,6 +16,7 @@ from isotherm.reference import (
     routes_page,
     settings_page,
     transforms_page,
+    whole_page,
 )
 
 FOLDER = Path(__file__).parents[4] / "docs" / "reference"
@@ -34,6 +35,7 @@ def texts() -> Mapping[Path, str]:
         FOLDER / "metrics.md": metrics_page.text(),
         FOLDER / "alert-routes.md": routes_page.text(),
         FOLDER / "transforms.md": transforms_page.text(),
+        FOLDER / "whole.md": whole_page.text(),
     }
 
 
