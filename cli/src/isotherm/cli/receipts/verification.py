@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from isotherm.connector.receipts.reading_set import ENTRY_BYTES, HourReading, Part, ReadingSet, entry_of
 from isotherm.connector.receipts.receipt import HOUR_MS, Receipt, key_id_of
+from isotherm.connector.receipts.spooled_files import SpooledFiles
 
 MOST_HOURS = 31 * 24
 """Of one verification: each hour may have a file."""
@@ -52,8 +51,7 @@ class Verification:
     def __init__(self, receipts: Mapping[int, Receipt], key: Ed25519PublicKey, start_ms: int, end_ms: int) -> None:
         """Compare the whole hours between two times with receipts by the start of their hour."""
         self._receipts, self._key, self._start_ms, self._end_ms = receipts, key, start_ms, end_ms
-        self._files = ExitStack()
-        self._hours: dict[int, SpooledTemporaryFile[bytes]] = {}
+        self._files = SpooledFiles(_BUFFERED_BYTES)
         self._devices: dict[int, set[str]] = defaultdict(set)
         self._outside = 0
 
@@ -63,7 +61,7 @@ class Verification:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._files.close()
+        self._files.__exit__(kind, error, trace)
 
     def add(self, reading: HourReading) -> None:
         """Take a row. Raises OSError where there is no room for files."""
@@ -71,11 +69,7 @@ class Verification:
             self._outside += 1
             return
         start_ms, entry = reading.event_ms - reading.event_ms % HOUR_MS, entry_of(reading)
-        hour = self._hours.get(start_ms)
-        if hour is None:
-            made: SpooledTemporaryFile[bytes] = SpooledTemporaryFile(max_size=_BUFFERED_BYTES)  # noqa: SIM115 -- closed with this
-            hour = self._hours[start_ms] = self._files.enter_context(made)
-        hour.write(entry)
+        self._files.append(start_ms, entry)
         devices = self._devices[entry[0]]
         if len(devices) < _MOST_DEVICES:
             devices.add(reading.device_id)
@@ -96,7 +90,7 @@ class Verification:
 
     def _compare(self, receipt: Receipt, found: Verdict) -> None:
         with ReadingSet() as readings:
-            for entry in self._entries(receipt.start_ms):
+            for entry in self._files.read(receipt.start_ms, ENTRY_BYTES):
                 readings.add(entry)
             parts, taken, contradictions = readings.parts(), readings.taken, readings.contradictions
         count = sum(part.readings for part in parts)
@@ -132,14 +126,6 @@ class Verification:
 
     def _some_devices(self, parts: Sequence[int]) -> str:
         return _some(sorted({device for part in parts for device in self._devices.get(part, ())})) or "none has a row"
-
-    def _entries(self, start_ms: int) -> Iterable[bytes]:
-        hour = self._hours.get(start_ms)
-        if hour is None:
-            return
-        hour.seek(0)
-        while entry := hour.read(ENTRY_BYTES):
-            yield entry
 
     def _signature_problem(self, receipt: Receipt) -> str:
         expected = key_id_of(self._key)

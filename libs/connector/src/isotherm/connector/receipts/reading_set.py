@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
-from contextlib import ExitStack
 from hashlib import blake2b
-from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import NamedTuple, Self
 from zlib import crc32
 
 from isotherm.connector.receipts.set_hash import SetHash
+from isotherm.connector.receipts.spooled_files import SpooledFiles
 
 PARTS = 64
 """Which of them differs tells where to look for the readings that do."""
@@ -77,8 +76,7 @@ class ReadingSet:
     """
 
     def __init__(self) -> None:
-        self._files = ExitStack()
-        self._parts: dict[int, SpooledTemporaryFile[bytes]] = {}
+        self._files = SpooledFiles(_BUFFERED_BYTES)
         self.taken = 0
         """Readings with their copies."""
         self.contradictions = 0
@@ -90,16 +88,11 @@ class ReadingSet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._files.close()
+        self._files.__exit__(kind, error, trace)
 
     def add(self, entry: bytes) -> None:
         """Take a reading, as `entry_of` makes it. Raises OSError where there is no room for files."""
-        number = entry[0]
-        part = self._parts.get(number)
-        if part is None:
-            made: SpooledTemporaryFile[bytes] = SpooledTemporaryFile(max_size=_BUFFERED_BYTES)  # noqa: SIM115 -- closed with the set
-            part = self._parts[number] = self._files.enter_context(made)
-        part.write(entry[1:])
+        self._files.append(entry[0], entry[1:])
         self.taken += 1
 
     def parts(self) -> list[Part]:
@@ -118,11 +111,5 @@ class ReadingSet:
         return Part(digest.elements, digest.hex())
 
     def _entries(self, number: int) -> Iterator[tuple[bytes, bytes]]:
-        part = self._parts.get(number)
-        if part is None:
-            return
-        part.seek(0)
-        while data := part.read(_ENTRY.size * _ENTRIES_OF_READ):
+        for data in self._files.read(number, _ENTRY.size * _ENTRIES_OF_READ):
             yield from _ENTRY.iter_unpack(data)
-        # Behind the last one, for what may be added.
-        part.seek(0, 2)
