@@ -141,6 +141,21 @@ def test_the_newest_revision_counts_and_open_findings_are_noted(world: World) ->
     assert "2 findings were open" in notes
 
 
+def test_two_receipts_of_one_revision_that_differ_are_refused(world: World) -> None:
+    world.receipts.append(Receipt.of({**world.receipts[0].record(), "parts": world.receipts[1].record()["parts"]}))
+    code, _, notes = world.verify(world.jsonl(world.readings))
+    assert code == 2
+    assert "different receipts of one revision" in notes
+
+
+def test_csv_that_hides_rows_is_not_verified(world: World) -> None:
+    path = world.folder / "rows.csv"
+    head = ",".join(FIELDS)
+    rows = [",".join(map(str, one)) for one in world.readings]
+    path.write_text("\n".join([head, rows[0] + ',"', *rows[1:3], '"', *rows[3:]]) + "\n")
+    assert world.verify(str(path))[0] == 1
+
+
 def test_a_span_is_verified_alone_and_has_its_receipts(world: World) -> None:
     middle = [one for one in world.readings if START_MS + HOUR_MS <= one.event_ms < START_MS + 2 * HOUR_MS]
     span = ("--from", f"@{START_MS + HOUR_MS}", "--to", f"@{START_MS + 2 * HOUR_MS}")

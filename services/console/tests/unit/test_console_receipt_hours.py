@@ -105,6 +105,18 @@ def test_what_was_issued_while_the_clock_was_ahead_is_issued_again_in_its_time()
     assert known.next(at_ms) is None
 
 
+def test_a_receipt_that_was_seen_to_be_of_the_future_is_issued_again_when_its_time_has_passed() -> None:
+    known = hours()
+    now_ms = 8 * HOUR_MS + DELAY_MS
+    known.take(receipt(7))
+    known.take(replace(receipt(8), issued_ms=now_ms + HOUR_MS // 2))
+    assert known.next(now_ms) is None
+    at_ms = now_ms + HOUR_MS
+    assert known.next(at_ms) == TopicHour("t", 8 * HOUR_MS)
+    known.settle(TopicHour("t", 8 * HOUR_MS), at_ms)
+    assert known.next(at_ms) is None
+
+
 def test_a_record_that_nobody_issues_is_refused() -> None:
     with pytest.raises(ValueError, match="it has no 'parts'"):
         hours().take_record({"topic": "t"})

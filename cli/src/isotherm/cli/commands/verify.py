@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -54,18 +55,20 @@ def verify(
     """
     columns = _columns(column or ())
     try:
-        issuer, known = public_key(key), newest(_receipts(receipts, topic))
-    except (KeyFileError, OSError) as error:
+        issuer, given_receipts = public_key(key), _receipts(receipts, topic)
+        known = newest(given_receipts)
+    except (KeyFileError, OSError, UnicodeDecodeError) as error:
         refuse(str(error))
     start_ms, end_ms = _span(from_, to, known)
     bad: list[str] = []
+    _refuse_contradictions(known, given_receipts)
     reading_rows = ReadingRows(columns, bad.append)
     try:
         with Verification(known, issuer, start_ms, end_ms) as verification:
             for reading in chain.from_iterable(map(reading_rows.of, rows)):
                 verification.add(reading)
             verdict = verification.verdict()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         fail(str(error))
     verdict.problems += [f"no reading: {one}" for one in bad]
     _show(verdict, format_)
@@ -111,6 +114,14 @@ def _receipts(path: Path, topic: str) -> list[Receipt]:
             if receipt.topic == topic:
                 found.append(receipt)
     return found
+
+
+def _refuse_contradictions(known: Mapping[int, Receipt], given: Sequence[Receipt]) -> None:
+    """Two receipts of one revision that say different things may both be signed: nobody knows which one counts."""
+    for one in given:
+        counts = known[one.start_ms]
+        if one.revision == counts.revision and not one.has_same_readings(counts):
+            refuse(f"there are different receipts of one revision of {one.key}; leave only the one that counts")
 
 
 def _span(from_: str | None, to: str | None, receipts: Mapping[int, Receipt]) -> tuple[int, int]:

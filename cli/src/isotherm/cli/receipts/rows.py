@@ -42,6 +42,9 @@ class ReadingRows:
                     self._on_bad(f"{path}:{number}: {error}")
 
     def _reading(self, row: Mapping[str, Any]) -> HourReading:
+        # csv keeps fields beyond those of the header under None.
+        if None in row:
+            raise BadRowError("it has more fields than the header")
         given: dict[str, Any] = {field: row.get(column) for field, column in self._columns.items()}
         for field, column in self._columns.items():
             if given[field] is None:
@@ -73,6 +76,8 @@ def time_ms(given: object) -> int:
 
 def _whole(given: Any) -> int:
     """Return a whole number. Raises ValueError, TypeError, OverflowError."""
+    if isinstance(given, bool):
+        raise ValueError(f"{given} is no number")
     number = int(given)
     if isinstance(given, float) and number != given:
         raise ValueError(f"{given} is no whole number")
@@ -89,7 +94,7 @@ def _opened(path: str) -> Iterator[TextIO]:
 
 
 def _csv_rows(file: Iterable[str]) -> Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]:
-    rows = csv.DictReader(file)
+    rows = csv.DictReader(file, strict=True)
     for row in rows:
         yield rows.line_num, lambda row=row: row  # type: ignore[misc]  # a default argument
 

@@ -33,11 +33,13 @@ class ReceiptHours:
         Args:
             topics: the topics of readings.
             delay_ms: how long after its end an hour gets its receipt.
-            late_ms: how long after its end late readings make another one.
+            late_ms: how long after its start late readings that are read make another one.
         """
         self._topics, self._delay_ms, self._late_ms = tuple(topics), delay_ms, late_ms
         self._lock = threading.Lock()
         self._newest: dict[TopicHour, Receipt] = {}
+        self._early: set[TopicHour] = set()
+        """Hours whose receipt was seen to be of the future."""
         self._last: dict[str, int] = {}
         """The last hour of each topic that needs no first receipt any more."""
         self._late: dict[TopicHour, None] = {}
@@ -67,10 +69,11 @@ class ReceiptHours:
         """
         complete_ms = self._complete_ms(now_ms)
         with self._lock:
-            early = [hour for hour, one in self._newest.items() if one.issued_ms > now_ms + _CLOCK_ERROR_MS]
+            future_ms = now_ms + _CLOCK_ERROR_MS
+            self._early.update(hour for hour, one in self._newest.items() if one.issued_ms > future_ms)
         # The topic may reach back for months: whoever switches receipts on begins with the last whole hour.
         firsts = {topic: self._last.get(topic, complete_ms - HOUR_MS) + HOUR_MS for topic in self._topics}
-        hours = [*early, *(TopicHour(topic, start_ms) for topic, start_ms in firsts.items())]
+        hours = [*self._early, *(TopicHour(topic, start_ms) for topic, start_ms in firsts.items())]
         due = [hour for hour in hours if hour.start_ms <= complete_ms]
         return min(due, key=lambda hour: hour.start_ms, default=None) or next(iter(self._late), None)
 
@@ -98,6 +101,7 @@ class ReceiptHours:
     def settle(self, hour: TopicHour, now_ms: int) -> None:
         """Note that an hour needs nothing more, and forget receipts for which late readings do not count any more."""
         self._late.pop(hour, None)
+        self._early.discard(hour)
         kept_ms = now_ms - self._late_ms - HOUR_MS
         with self._lock:
             self._last[hour.topic] = max(hour.start_ms, self._last.get(hour.topic, 0))

@@ -108,16 +108,15 @@ class ReceiptIssuer:
         """
         begun_s, known = time.monotonic(), self._hours.newest(hour)
         with translate_kafka_errors(), closing(self._make_consumer()) as consumer, ReadingSet() as readings:
-            starts = self._starts(consumer, hour)
-            if starts is None:
+            issued_ms = self._now_ms()
+            spans = self._spans(consumer, hour)
+            if spans is None:
                 self._metrics.missed.labels(hour.topic).inc()
                 _log.error(
                     "no receipt of an hour: Kafka has removed readings of it", topic=hour.topic, hour=hour.start_ms
                 )
                 self._hours.settle(hour, self._now_ms())
                 return
-            spans = {partition: (offset, None) for partition, offset in starts.items()}
-            issued_ms = self._now_ms()
             for message in consume_spans(consumer, hour.topic, spans, self._timeout_s):
                 if stop.is_set():
                     return
@@ -131,7 +130,7 @@ class ReceiptIssuer:
                 unreconciled=self._open_findings(hour.topic),
                 issued_ms=issued_ms,
             ).signed_by(self._key)
-        if known is None or not receipt.has_same_readings(known):
+        if known is None or known.issued_ms > issued_ms or not receipt.has_same_readings(known):
             write(receipt, self._writer)
             self._hours.take(receipt)
             self._metrics.issued.labels(hour.topic).inc()
@@ -158,8 +157,11 @@ class ReceiptIssuer:
         elif start_ms < hour.start_ms:
             self._hours.note_late(TopicHour(hour.topic, start_ms), message.timestamp()[1], self._now_ms())
 
-    def _starts(self, consumer: Consumer, hour: TopicHour) -> Mapping[int, int] | None:
-        """Return where to begin in each partition; None if records of the hour may be gone. Raises KafkaException."""
+    def _spans(self, consumer: Consumer, hour: TopicHour) -> Mapping[int, tuple[int, int]] | None:
+        """Return where to begin and to end in each partition; None if records of the hour may be gone.
+
+        Raises KafkaException.
+        """
         topic = consumer.list_topics(hour.topic, timeout=_REQUEST_S).topics[hour.topic]
         if topic.error is not None:
             raise KafkaException(topic.error)
@@ -169,13 +171,15 @@ class ReceiptIssuer:
         found = dict(self._found(consumer, asked))
         return found if len(found) == len(asked) else None
 
-    def _found(self, consumer: Consumer, asked: list[TopicPartition]) -> Iterator[tuple[int, int]]:
+    def _found(self, consumer: Consumer, asked: list[TopicPartition]) -> Iterator[tuple[int, tuple[int, int]]]:
         for one in consumer.offsets_for_times(asked, timeout=_REQUEST_S):
+            if one.error is not None:
+                raise KafkaException(one.error)
             first, end = consumer.get_watermark_offsets(one, timeout=_REQUEST_S)
             # A negative offset: nothing was appended since then.
             offset = end if one.offset < 0 else one.offset
             if not 0 < first == offset < end:
-                yield one.partition, offset
+                yield one.partition, (offset, end)
 
 
 def write(receipt: Receipt, writer: ControlTopicWriter) -> None:
