@@ -117,6 +117,15 @@ def test_a_receipt_that_was_seen_to_be_of_the_future_is_issued_again_when_its_ti
     assert known.next(at_ms) is None
 
 
+def test_after_a_restart_the_hours_of_which_late_readings_count_are_looked_at_again() -> None:
+    known = hours()
+    now_ms = 20 * HOUR_MS + DELAY_MS
+    for hour in (3, 18, 17, 19):
+        known.take(receipt(hour))
+    known.begin(now_ms)
+    assert issue_all(known, now_ms) == [TopicHour("t", hour * HOUR_MS) for hour in (17, 18, 19)]
+
+
 def test_a_record_that_nobody_issues_is_refused() -> None:
     with pytest.raises(ValueError, match="it has no 'parts'"):
         hours().take_record({"topic": "t"})

@@ -58,6 +58,12 @@ class ReceiptHours:
         """Note a decoded record of the topic. Raises ValueError for one that nobody issues."""
         self.take(Receipt.of(record))
 
+    def begin(self, now_ms: int) -> None:
+        """Look at all hours again of which late readings count: some may have been noted before a restart."""
+        with self._lock:
+            known = sorted(hour for hour in self._newest if hour.start_ms >= now_ms - self._late_ms)
+        self._late.update(dict.fromkeys(known))
+
     def newest(self, hour: TopicHour) -> Receipt | None:
         """Return the receipt of an hour that counts."""
         return self._newest.get(hour)

@@ -82,10 +82,13 @@ class ReceiptIssuer:
 
     def run(self, stop: Stop) -> None:
         """Issue what is due, until the stop."""
-        backoff = Backoff(base_ms=1_000, cap_ms=60_000)
+        backoff, has_begun = Backoff(base_ms=1_000, cap_ms=60_000), False
         while not stop.is_set():
             wait_ms: float = _LONGEST_WAIT_MS
             try:
+                if not has_begun and self._is_ready():
+                    has_begun = True
+                    self._hours.begin(self._now_ms())
                 hour = self._hours.next(self._now_ms()) if self._is_ready() else None
                 if hour is not None:
                     self.issue(hour, stop)
