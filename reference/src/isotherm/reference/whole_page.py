@@ -95,7 +95,7 @@ def text() -> str:
     for stage in stages(results):
         of = "readings/s" if stage.asked[0].isdigit() else "readings"
         lines += [f"## {stage.asked} {of}", "", f"{stage.came_in_per_s:,.0f} readings/s came in.", ""]
-        shown = sorted((one for one in stage.shares if stage.shares[one] >= _LEAST_SHARE), key=lambda one: one)
+        shown = sorted(one for one in stage.shares if stage.shares[one] >= _LEAST_SHARE)
         rows = [
             (
                 process,

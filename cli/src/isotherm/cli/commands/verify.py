@@ -16,7 +16,7 @@ from isotherm.cli.options import Format, FormatOption
 from isotherm.cli.output import fail, note, refuse, write
 from isotherm.cli.receipts.rows import FIELDS, ReadingRows
 from isotherm.cli.receipts.verification import MOST_HOURS, Verdict, Verification
-from isotherm.connector.offsets.replay import time_ms_of
+from isotherm.cli.times import time_ms_or_refuse
 from isotherm.connector.receipts.receipt import HOUR_MS, KeyFileError, Receipt, newest, public_key
 from isotherm.servicekit.exit_codes import Exit
 
@@ -137,10 +137,7 @@ def _span(from_: str | None, to: str | None, receipts: Mapping[int, Receipt]) ->
 
 
 def _hour_or_refuse(option: str, text: str) -> int:
-    try:
-        time_ms = time_ms_of(text)
-    except ValueError:
-        refuse(f"{option} {text!r} is not a time; expected one such as 2026-01-31T12:00:00Z")
+    time_ms = time_ms_or_refuse(option, text)
     if time_ms % HOUR_MS:
         refuse(f"{option} {text!r} is not a whole hour, and receipts are")
     return time_ms

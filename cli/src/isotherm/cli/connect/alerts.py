@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from isotherm.cli.connect import formats
-from isotherm.cli.connect.session import connected, show, time_ms_or_refuse
+from isotherm.cli.connect.session import connected, show
 from isotherm.cli.options import EndpointOption, FormatOption
 from isotherm.cli.output import note, refuse
+from isotherm.cli.times import time_ms_or_refuse
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"([0-9]{1,6})([smhd])")

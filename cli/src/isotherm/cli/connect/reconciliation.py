@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 
 from isotherm.cli import records, settings
 from isotherm.cli.connect.rest import Connect, ConnectError, ConnectNotReachableError
-from isotherm.cli.connect.session import connected, show, time_ms_or_refuse
+from isotherm.cli.connect.session import connected, show
 from isotherm.cli.options import (
     ConfigOption,
     EndpointOption,
@@ -28,6 +28,7 @@ from isotherm.cli.reconciliation.connectors import Committed
 from isotherm.cli.reconciliation.report import Line, ReconciliationReport
 from isotherm.cli.reconciliation.span import Evidence, ExpiredError, Sampled, SpanReader, Topics
 from isotherm.cli.reconciliation.tally import Span
+from isotherm.cli.times import time_ms_or_refuse
 from isotherm.cli.topics import listed
 from isotherm.connector.config import dead_letter_topics, topic_patterns
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaRegistry

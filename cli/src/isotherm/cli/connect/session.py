@@ -13,9 +13,8 @@ from rich.console import Console
 from isotherm.cli.connect import formats
 from isotherm.cli.connect.rest import Connect, ConnectError, ConnectNotReachableError
 from isotherm.cli.options import Format
-from isotherm.cli.output import fail, refuse, write
+from isotherm.cli.output import fail, write
 from isotherm.cli.settings import connect_settings, refuse_settings
-from isotherm.connector.offsets.replay import time_ms_of
 from isotherm.servicekit.settings import SettingsError
 
 _ENDPOINT = "endpoint"
@@ -56,14 +55,6 @@ def connected(endpoint: str | None) -> Iterator[Connect]:
             yield connect
     except (ConnectError, ConnectNotReachableError) as error:
         fail(str(error))
-
-
-def time_ms_or_refuse(option: str, text: str) -> int:
-    """Return the epoch milliseconds of an option's time. Ends with exit code 2 where it is none."""
-    try:
-        return time_ms_of(text)
-    except ValueError:
-        refuse(f"{option} {text!r} is not a time; expected one such as 2026-01-31T12:00:00Z")
 
 
 def chosen_format(format_: Format | None) -> Format:

@@ -11,9 +11,10 @@ from rich.text import Text
 
 from isotherm.cli.connect import formats
 from isotherm.cli.connect.rest import Connect
-from isotherm.cli.connect.session import connected, show, time_ms_or_refuse
+from isotherm.cli.connect.session import connected, show
 from isotherm.cli.options import EndpointOption, FormatOption
 from isotherm.cli.output import fail, note, refuse
+from isotherm.cli.times import time_ms_or_refuse
 
 _PRECISION = "milliseconds"
 
