@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.cli import recompute
+from isotherm.cli.commands import recompute
 
 
 def test_the_aggregator_gets_every_argument_and_its_exit_code_is_ours(tmp_path: Path) -> None:
