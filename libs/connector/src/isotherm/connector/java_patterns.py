@@ -4,27 +4,72 @@ from __future__ import annotations
 
 import re
 
-_TOKENS = re.compile(r"\\.|\[\^?|&&|.", re.DOTALL)
-"""Parts of an expression: an escaped character, the start of a set, an intersection, any other character."""
+import regex
+
+MATCH_TIMEOUT_S = 0.02
+"""Processor time of the process that one match may take. A name of 249 letters takes some microseconds."""
+_TRIES = 2
+"""A match is tried again, because the time counts all threads."""
+
+_TOKENS = re.compile(r"\\.|\[\^?|&&|\{\d+(?:,\d*)?\}|.", re.DOTALL)
+"""Parts of an expression: an escaped character, the start of a set, an intersection, a repetition, any other
+character."""
 
 
-def compiled(pattern: str) -> re.Pattern[str]:
-    """The compiled pattern, with Java's character classes (`\\d` is 0 to 9).
-
-    Raises re.error, also for nested sets and intersections of sets: Python accepts them with another meaning.
-    """
-    _refuse_nested_sets(pattern)
-    try:
-        return re.compile(pattern, re.ASCII)
-    except (ValueError, OverflowError, RecursionError) as error:
-        # Python raises these for flags that exclude each other and for numbers that are too large.
-        raise re.error(str(error)) from error
+class SlowPatternError(re.error):
+    """A match takes longer than MATCH_TIMEOUT_S, as `(a|a)+` may: both Java and Python try every way through it."""
 
 
-def _refuse_nested_sets(pattern: str) -> None:
-    """Refuse `[a-z&&[^b]]` and `[a[bc]]`: in Python they match other characters than in Java."""
+class JavaPattern:
+    """A compiled expression, with Java's character classes (`\\d` is 0 to 9), whose matches end in bounded time."""
+
+    def __init__(self, pattern: str) -> None:
+        """Compile the expression.
+
+        Raises re.error, also for what Python accepts with another meaning: nested sets, intersections of sets and
+        braces that are no repetition.
+        """
+        _refuse_other_meanings(pattern)
+        try:
+            # `re` decides what is accepted; `regex` has more syntax than Java shares.
+            re.compile(pattern, re.ASCII)
+            self._pattern = regex.compile(pattern, regex.ASCII | regex.VERSION0)
+        except (ValueError, OverflowError, RecursionError, regex.error) as error:
+            # Python raises these for flags that exclude each other and for numbers that are too large.
+            raise re.error(str(error)) from error
+        self.groups = self._pattern.groups
+        self.groupindex = self._pattern.groupindex
+
+    def fullmatch(self, text: str) -> regex.Match[str] | None:
+        """Return the match of the whole text. Raises SlowPatternError."""
+        for _ in range(_TRIES):
+            try:
+                return self._pattern.fullmatch(text, timeout=MATCH_TIMEOUT_S)
+            except TimeoutError:
+                continue
+        raise self._slow(text)
+
+    def search(self, text: str) -> regex.Match[str] | None:
+        """Return the first match in the text. Raises SlowPatternError."""
+        for _ in range(_TRIES):
+            try:
+                return self._pattern.search(text, timeout=MATCH_TIMEOUT_S)
+            except TimeoutError:
+                continue
+        raise self._slow(text)
+
+    def _slow(self, text: str) -> SlowPatternError:
+        return SlowPatternError(
+            f"{self._pattern.pattern!r} takes more than {MATCH_TIMEOUT_S * 1000:.0f} ms on {text[:249]!r}"
+        )
+
+
+def _refuse_other_meanings(pattern: str) -> None:
+    """Refuse `[a-z&&[^b]]`, `[a[bc]]` and `a{e}`: in Python they match other characters than in Java."""
     is_in_set = False
     for part in _TOKENS.findall(pattern):
         if is_in_set and (part == "&&" or part[0] == "["):
             raise re.error(f"{part!r} in a set of characters")
+        if not is_in_set and part == "{":
+            raise re.error("a brace that begins no repetition; expected \\{ for the character")
         is_in_set = part[0] == "[" or (is_in_set and part != "]")

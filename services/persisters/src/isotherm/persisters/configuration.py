@@ -18,7 +18,7 @@ from isotherm.connector.config.validation import (
     source_problems,
 )
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
-from isotherm.connector.java_patterns import compiled
+from isotherm.connector.java_patterns import JavaPattern
 from isotherm.connector.transforms.chain import read_chain
 from isotherm.kcql.projection.ids import separator_problem
 from isotherm.persisters.api.statements import null_behaviour_problems
@@ -135,7 +135,7 @@ def _topic_problems(config: Validated) -> list[Problem]:
         # Statements that cannot be parsed are a problem of their own, and this one would only repeat it.
         return source_problems(config.statements, topics) if config.statements and not is_routed else []
     try:
-        expression = compiled(pattern)
+        expression = JavaPattern(pattern)
     except re.error as error:
         why = f"{pattern!r} is no regular expression, or uses what only Java's has: {error}"
         return [Problem("topics.regex", why)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -96,7 +97,10 @@ def _connector(arguments: argparse.Namespace) -> tuple[str, list[str]]:
     if unresolved:
         raise SettingsError([f"{unresolved[0]}: holds a reference, so its topics are not known here"])
     chosen = getattr(arguments, "topic", None)
-    is_matched = chosen and matching(config.text("topics.regex"), [chosen])
+    try:
+        is_matched = chosen and matching(config.text("topics.regex"), [chosen])
+    except re.error as error:
+        raise SettingsError([f"topics.regex: {error}"]) from error
     if chosen and chosen not in topics and not is_matched:
         raise SettingsError([f"--topic: {chosen!r} is none of the connector's topics ({', '.join(topics)})"])
     return config.name, topics

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from isotherm.connector.java_patterns import JavaPattern
+
 SUFFIX = ".dead-letters"
 """End of the name of a dead-letter topic for which the configuration says no name."""
 NAME_KEYS = ("errors.deadletterqueue.topic.name", "dead.letters.topic")
@@ -41,6 +43,6 @@ def forbidden_reason(topic: str, read: Sequence[str], pattern: str) -> str | Non
 
 def _matches(pattern: str, topic: str) -> bool:
     try:
-        return re.fullmatch(pattern, topic) is not None
+        return JavaPattern(pattern).fullmatch(topic) is not None
     except re.error:
         return False

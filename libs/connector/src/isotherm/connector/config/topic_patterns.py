@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from isotherm.connector.java_patterns import compiled
+from isotherm.connector.java_patterns import JavaPattern
 
 INTERNAL = ("__", "isotherm.")
 """Prefixes of topics that no pattern matches: Kafka's internal topics, the control topics. `topics` may name them."""
@@ -18,7 +18,7 @@ INTERNAL = ("__", "isotherm.")
 def matching(pattern: str, names: Iterable[str], excluded: Collection[str] = ()) -> list[str]:
     """The names that the pattern matches, without internal topics and without `excluded`, in order.
 
-    Raises re.error.
+    Raises re.error, and its SlowPatternError for an expression that takes too long.
     """
-    matches = compiled(pattern).fullmatch
+    matches = JavaPattern(pattern).fullmatch
     return sorted(name for name in names if matches(name) and not name.startswith(INTERNAL) and name not in excluded)

@@ -254,7 +254,10 @@ def _partitions(admin: AdminClient, topics: Sequence[str]) -> dict[str, list[int
     known = admin.list_topics(timeout=TIMEOUT_S).topics
     if len(topics) == 1 and topics[0].startswith("^"):
         # Without the anchors around it, because a pattern may begin with flags, `(?i)`.
-        names = matching(topics[0].removeprefix("^(").removesuffix(")$"), known)
+        try:
+            names = matching(topics[0].removeprefix("^(").removesuffix(")$"), known)
+        except re.error as error:
+            raise ReplayError(str(error)) from error
     else:
         names = list(topics)
     missing = [name for name in names if name not in known]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from isotherm.connector.java_patterns import compiled
+from isotherm.connector.java_patterns import JavaPattern
 from isotherm.connector.transforms import casts, fields, headers, routing, structure, times
 from isotherm.connector.transforms.date_format import DateFormat
 from isotherm.connector.transforms.message import Message, Part, Transform
@@ -236,7 +236,7 @@ PREDICATES: Mapping[str, PredicateClass] = {
     "RecordIsTombstone": PredicateClass({}, lambda options: lambda message: message.value is None),
     "TopicNameMatches": PredicateClass(
         {"pattern": Option(OptionType.PATTERN, required=True)},
-        lambda options: lambda message: options["pattern"].fullmatch(message.topic) is not None,
+        lambda options: routing.topic_name_matches(options["pattern"]),
     ),
 }
 """The predicates by the name of their class without its package."""
@@ -259,7 +259,7 @@ def read_option(option: Option, text: str) -> Any:
         return int(text)
     if option.type is OptionType.PATTERN:
         try:
-            return compiled(text)
+            return JavaPattern(text)
         except re.error as error:
             raise ValueError(f"{text!r} is no regular expression, or uses what only Java's has: {error}") from None
     if option.allowed and text not in option.allowed:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import regex
+
+from isotherm.connector.java_patterns import JavaPattern, SlowPatternError
 from isotherm.connector.transforms.date_format import DateFormat
-from isotherm.connector.transforms.message import Message, Transform
+from isotherm.connector.transforms.message import Message, Transform, TransformError
 
 _REPLACEMENT = re.compile(r"\\(.)|\$(\d+)|\$\{(\w+)\}|([\\$])", re.DOTALL)
 
 
-def regex_router(pattern: re.Pattern[str], replacement: str) -> Transform:
+def regex_router(pattern: JavaPattern, replacement: str) -> Transform:
     """RegexRouter: in the name of a topic that matches as a whole, the replacement takes the place of the first match.
 
     That match is found anew, as by Java's `replaceFirst`, so an expression that can match less leaves the rest.
     """
     name_of = _replacement(pattern, replacement)
+    matches = topic_name_matches(pattern)
 
     def apply(message: Message) -> Message:
         topic = message.topic
-        found = pattern.search(topic) if pattern.fullmatch(topic) else None
+        found = pattern.search(topic) if matches(message) else None
         if found is None:
             return message
         return message._replace(topic=topic[: found.start()] + name_of(found) + topic[found.end() :])
@@ -28,7 +32,19 @@ def regex_router(pattern: re.Pattern[str], replacement: str) -> Transform:
     return apply
 
 
-def _replacement(pattern: re.Pattern[str], text: str) -> Callable[[re.Match[str]], str]:
+def topic_name_matches(pattern: JavaPattern) -> Callable[[Message], bool]:
+    """TopicNameMatches: whether the whole name of the record's topic matches."""
+
+    def matches(message: Message) -> bool:
+        try:
+            return pattern.fullmatch(message.topic) is not None
+        except SlowPatternError as error:
+            raise TransformError(str(error)) from error
+
+    return matches
+
+
+def _replacement(pattern: JavaPattern, text: str) -> Callable[[regex.Match[str]], str]:
     """The function that fills a replacement of Java's (`$1`, `${name}`, `\\` before a plain character).
 
     Raises ValueError for a group that the pattern does not have.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -60,7 +61,7 @@ class MatchingTopics:
         """Ask once which topics there are."""
         try:
             found = matching(self.pattern, self._list_topics(), self._excluded)
-        except KafkaException as error:
+        except (KafkaException, re.error) as error:
             self.error = str(error)
             return
         self.error = None

@@ -19,6 +19,8 @@ Node = Tree[Token]
 MAX_CHARS = 512 * 1024
 """Longest text that is read; a registry's schema is a few thousand characters long."""
 _MAX_DEPTH = 32
+_NUMBERS = 2**31
+"""Numbers of fields and of values of enums are below it, and at least its negative (descriptor.proto, int32)."""
 _SCALARS = {
     name: getattr(descriptor_pb2.FieldDescriptorProto, f"TYPE_{name.upper()}")
     for name in (
@@ -174,9 +176,12 @@ def _whole(token: Any) -> int:
     digits = text.lstrip("-")
     is_octal = len(digits) > 1 and digits.isdigit() and digits[0] == "0"
     try:
-        return int(text, 8 if is_octal else 0)
+        number = int(text, 8 if is_octal else 0)
     except ValueError:
-        raise ProtoTextError(f"{text} is no number") from None
+        raise ProtoTextError(f"{text[:40]} is no number") from None
+    if not -_NUMBERS <= number < _NUMBERS:
+        raise ProtoTextError(f"{text[:40]} does not fit into 32 bits")
+    return number
 
 
 def _nodes(tree: Node) -> Iterator[Node]:
