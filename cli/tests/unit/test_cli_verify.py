@@ -131,6 +131,17 @@ def test_receipts_that_are_missing_changed_or_of_another_key_are_told(world: Wor
     assert "the receipt is signed with the key" in problem
 
 
+def test_receipts_of_every_given_key_count(world: World) -> None:
+    first, second, third = world.receipts
+    later = Ed25519PrivateKey.generate()
+    world.receipts = [first, second, third.signed_by(later)]
+    file = world.folder / "later.pem"
+    file.write_bytes(later.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    rows = world.jsonl(world.readings)
+    assert world.verify(rows)[0] == 1
+    assert world.verify(rows, "--public-key", str(file))[0] == 0
+
+
 def test_the_newest_revision_counts_and_open_findings_are_noted(world: World) -> None:
     late = HourReading("late", "temperature", START_MS + 5, 0, 1.0)
     world.readings.append(late)
@@ -171,16 +182,32 @@ def test_rows_that_are_no_readings_are_told(world: World) -> None:
         {**whole, "value": "warm"},
         {**whole, "event_time": "noon"},
         {**whole, "sequence": 7.5},
+        {**whole, "sequence": "7_0"},
+        {**whole, "sequence": 2.0**60},
+        {**whole, "value": "2_0"},
+        {**whole, "value": True},
+        {**whole, "device_id": 7},
         {"device_id": "d"},
     ]
     good: list[dict[str, Any]] = [dict(zip(FIELDS, one, strict=True)) for one in world.readings]
     path = world.jsonl([*good, *bad])
     with Path(path).open("a") as file:
-        file.write("{\n[1]\n")
+        file.write("{\n[1]\n" + json.dumps(whole)[:-1] + ', "value": 3}\n')
     code, told, _ = world.verify(path)
     assert (code, told["verified_hours"]) == (1, HOURS)
-    assert [one.partition(": ")[0] for one in told["problems"]] == ["no reading"] * 6
-    assert "--column metric=NAME" in told["problems"][3]
+    assert [one.partition(": ")[0] for one in told["problems"]] == ["no reading"] * (len(bad) + 3)
+    assert "--column metric=NAME" in told["problems"][len(bad) - 1]
+    code, told, _ = world.verify(world.jsonl([*good, *bad * 10]))
+    assert len(told["problems"]) == 51
+    assert told["problems"][50] == f"{10 * len(bad) - 50} more rows are no readings"
+
+
+def test_a_header_that_names_a_column_twice_is_refused(world: World) -> None:
+    path = world.folder / "rows.csv"
+    rows = [",".join(map(str, (*one, one.value))) for one in world.readings]
+    path.write_text("\n".join([",".join((*FIELDS, "value")), *rows]) + "\n")
+    code, _, notes = world.verify(str(path))
+    assert (code, "names a column twice" in notes) == (1, True)
 
 
 @pytest.mark.parametrize(

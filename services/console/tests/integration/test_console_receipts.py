@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # not in its __all__
 from console_world import WAIT_S, Process, World, until
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -26,8 +28,10 @@ from isotherm.cli import records
 from isotherm.cli.app import app
 from isotherm.connector.receipts.receipt import HOUR_MS, TOPIC, Receipt, private_key
 from isotherm.console.cluster.control_topics import ControlTopicWriter, PendingWrites
+from isotherm.console.errors import UnavailableError
 from isotherm.console.receipts.hours import ReceiptHours
 from isotherm.console.receipts.issuer import ReceiptIssuer, ReceiptMetrics
+from isotherm.console.receipts.spans import HourSpans
 from isotherm.console.reconciliation.decoding import RecordDecoder
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.health import Health
@@ -51,11 +55,13 @@ class Store:
     name: str = field(default_factory=lambda: f"r{uuid.uuid4().hex[:8]}")
     rows: dict[tuple[object, ...], Row] = field(default_factory=dict)
 
+    kept_ms: int = 7 * 24 * HOUR_MS
+
     def __post_init__(self) -> None:
-        stamped = {"message.timestamp.type": "LogAppendTime"}
-        self.world.admin.create_topics([NewTopic(self.name, 3, 1, config=stamped)])[self.name].result(WAIT_S)
+        config = {"message.timestamp.type": "LogAppendTime", "retention.ms": str(self.kept_ms)}
+        self.world.admin.create_topics([NewTopic(self.name, 3, 1, config=config)])[self.name].result(WAIT_S)
         self._producer = clients.producer(self.world.kafka, "test")
-        self._encode = SchemaRegistry(self.world.registry).encoder("thermostat.data", READING)
+        self.encode = SchemaRegistry(self.world.registry).encoder("thermostat.data", READING)
         key = Ed25519PrivateKey.generate()
         self.key_file, self.public = self.world.folder / "issuer.pem", self.world.folder / "public.pem"
         self.key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -64,7 +70,7 @@ class Store:
     def ingest(self, device: str, event_ms: int, value: float) -> None:
         row = {"device_id": device, "metric": "temperature", "event_time": event_ms, "sequence": 7, "value": value}
         record = {**row, "unit": "Cel", "ingest_time": event_ms, "attributes": {}}
-        self._producer.produce(self.name, key=device, value=self._encode(record))
+        self._producer.produce(self.name, key=device, value=self.encode(record))
         self._producer.poll(0)
         self.rows[device, event_ms] = row
 
@@ -155,28 +161,39 @@ def test_rows_are_verified_by_the_receipt_of_their_hour_and_others_are_not(world
     assert len({one.start_ms for one in store.receipts()}) == len(store.receipts()), "an hour has one receipt"
 
 
-def test_late_readings_make_another_receipt(world: World, tmp_path: Path) -> None:
-    store, schemas, clock = Store(world), SchemaRegistry(world.registry), [now_ms()]
-    store.ingest_hours()
-    hours = ReceiptHours([store.name], delay_ms=DELAY_MS, late_ms=6 * HOUR_MS)
-    make_producer = partial(clients.producer, world.kafka, "test")
-    issuer = ReceiptIssuer(
-        hours,
-        private_key(store.key_file),
-        ControlTopicWriter(make_producer, schemas, PendingWrites(), timeout_ms=10_000),
-        RecordDecoder(schemas),
-        lambda: clients.consumer_to_the_end(world.kafka, "test", enable_auto_offset_store=False),
-        lambda topic: 3 if topic == store.name else 0,
-        Health(),
-        lambda: clock[0],
-        ReceiptMetrics(CollectorRegistry()),
-        timeout_s=WAIT_S,
-    )
+class Issuing:
+    """An issuer in this process, whose clock stands."""
 
-    def issue_all() -> list[Receipt]:
-        while (hour := hours.next(clock[0])) is not None:
-            issuer.issue(hour, Stop())
-        return store.receipts()
+    def __init__(self, store: Store, *topics: str) -> None:
+        self.store, self.now_ms, self.health = store, now_ms(), Health()
+        world, schemas = store.world, SchemaRegistry(store.world.registry)
+        self.hours = ReceiptHours([*topics, store.name], delay_ms=DELAY_MS, late_ms=6 * HOUR_MS)
+        make_producer = partial(clients.producer, world.kafka, "test")
+        self.issuer = ReceiptIssuer(
+            self.hours,
+            private_key(store.key_file),
+            ControlTopicWriter(make_producer, schemas, PendingWrites(), timeout_ms=10_000),
+            RecordDecoder(schemas),
+            HourSpans(world.admin, WAIT_S),
+            lambda: clients.consumer_to_the_end(world.kafka, "test", enable_auto_offset_store=False),
+            lambda topic: 3 if topic == store.name else 0,
+            self.health,
+            lambda: self.now_ms,
+            ReceiptMetrics(CollectorRegistry()),
+            timeout_s=WAIT_S,
+        )
+
+    def issue_all(self) -> list[Receipt]:
+        while (hour := self.hours.next(self.now_ms)) is not None:
+            self.issuer.issue(hour, Stop())
+        return self.store.receipts()
+
+
+def test_late_readings_make_another_receipt(world: World, tmp_path: Path) -> None:
+    store = Store(world)
+    store.ingest_hours()
+    issuing = Issuing(store)
+    issue_all = issuing.issue_all
 
     (first,) = issue_all()
     assert first.unreconciled == 3
@@ -184,7 +201,7 @@ def test_late_readings_make_another_receipt(world: World, tmp_path: Path) -> Non
     store.ingest(f"{store.name}-late", late_ms, 1.5)
     store.flush()
     assert issue_all() == [first], "late readings are seen with the next hour"
-    clock[0] += HOUR_MS
+    issuing.now_ms += HOUR_MS
     receipts = issue_all()
     revised = [one for one in receipts if one.start_ms == first.start_ms]
     assert [one.revision for one in revised] == [0, 1]
@@ -192,8 +209,69 @@ def test_late_readings_make_another_receipt(world: World, tmp_path: Path) -> Non
     rows = list(store.rows.values())
     assert store.verify(rows, first, tmp_path)[0] == 0
     assert store.verify([row for row in rows if row["event_time"] != late_ms], first, tmp_path)[0] == 1
-    clock[0] += HOUR_MS
+    issuing.now_ms += HOUR_MS
     assert len([one for one in issue_all() if one.start_ms == first.start_ms]) == 2, "nothing new came for it"
+
+
+def test_an_hour_has_to_wait_for_a_transaction_that_hides_its_readings(world: World) -> None:
+    store = Store(world)
+    store.ingest_hours()
+    issuing = Issuing(store)
+    writer = clients.producer(world.kafka, "hidden", transactional_id=f"{store.name}-hidden")
+    writer.init_transactions(WAIT_S)
+    writer.begin_transaction()
+    hour = issuing.hours.next(issuing.now_ms)
+    assert hour is not None
+    row = next(row for row in store.rows.values() if hour.start_ms <= row["event_time"] < hour.start_ms + HOUR_MS)
+    hidden = {**row, "sequence": 8, "unit": "Cel", "ingest_time": row["event_time"], "attributes": {}}
+    writer.produce(store.name, key=row["device_id"], value=store.encode(hidden))
+    assert writer.flush(WAIT_S) == 0
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="an open transaction hides records in partition"):
+            issuing.issuer.issue(hour, Stop())
+    assert store.receipts() == []
+    writer.commit_transaction(WAIT_S)
+    (receipt,) = issuing.issue_all()
+    assert receipt.readings == READINGS // 2 + 1
+
+
+@pytest.mark.parametrize(("kept_ms", "receipts"), [(HOUR_MS // 2, 0), (24 * HOUR_MS, 1)], ids=["for-age", "never-had"])
+def test_an_hour_of_an_emptied_partition_has_a_receipt_only_if_kafka_keeps_longer(
+    world: World, kept_ms: int, receipts: int
+) -> None:
+    store = Store(world, kept_ms=kept_ms)
+    store.ingest_hours()
+    emptied = world.admin.delete_records([TopicPartition(store.name, 1, -1)])
+    assert all(done.result(WAIT_S).low_watermark > 0 for done in emptied.values())
+    assert len(Issuing(store).issue_all()) == receipts
+
+
+def test_records_that_are_removed_while_they_are_read_are_noticed(world: World) -> None:
+    store = Store(world)
+    store.ingest_hours()
+    issuing, spans = Issuing(store), HourSpans(world.admin, WAIT_S)
+    hour = issuing.hours.next(issuing.now_ms)
+    assert hour is not None
+    with closing(clients.consumer_to_the_end(world.kafka, "test", enable_auto_offset_store=False)) as consumer:
+        found = spans.of(consumer, hour, issuing.now_ms)
+    assert found is not None
+    assert spans.has_all(store.name, found)
+    (removed,) = world.admin.delete_records([TopicPartition(store.name, 2, found[2][0] + 1)]).values()
+    removed.result(WAIT_S)
+    assert not spans.has_all(store.name, found)
+
+
+def test_a_topic_that_cannot_be_read_does_not_end_the_thread(world: World) -> None:
+    store = Store(world)
+    store.ingest_hours()
+    issuing, stop = Issuing(store, f"{store.name}-gone"), Stop()
+    thread = threading.Thread(target=issuing.issuer.run, args=(stop,))
+    thread.start()
+    until("the other topic has its receipt", lambda: bool(store.receipts()), lambda: "")
+    assert f"{store.name}-gone" in issuing.health.problems()["receipts"]
+    stop.set()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
 
 
 def test_a_key_file_that_is_none_is_refused_at_the_start(world: World) -> None:

@@ -31,7 +31,12 @@ def verify(
             "--receipts", metavar="FILE", help="What `isotherm tail isotherm.receipts --from-beginning` has printed."
         ),
     ],
-    key: Annotated[Path, typer.Option("--public-key", metavar="FILE", help="The issuer's public key in PEM.")],
+    keys: Annotated[
+        list[Path],
+        typer.Option(
+            "--public-key", metavar="FILE", help="A public key of the issuer in PEM; each one that it has had."
+        ),
+    ],
     topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic of the readings.")] = (
         "thermostat.data"
     ),
@@ -55,14 +60,14 @@ def verify(
     """
     columns = _columns(column or ())
     try:
-        issuer, given_receipts = public_key(key), _receipts(receipts, topic)
+        issuer, given_receipts = [public_key(one) for one in keys], _receipts(receipts, topic)
         known = newest(given_receipts)
     except (KeyFileError, OSError, UnicodeDecodeError) as error:
         refuse(str(error))
     start_ms, end_ms = _span(from_, to, known)
-    bad: list[str] = []
+    bad = _BadRows()
     _refuse_contradictions(known, given_receipts)
-    reading_rows = ReadingRows(columns, bad.append)
+    reading_rows = ReadingRows(columns, bad.note)
     try:
         with Verification(known, issuer, start_ms, end_ms) as verification:
             for reading in chain.from_iterable(map(reading_rows.of, rows)):
@@ -70,8 +75,25 @@ def verify(
             verdict = verification.verdict()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         fail(str(error))
-    verdict.problems += [f"no reading: {one}" for one in bad]
+    verdict.problems += bad.problems()
     _show(verdict, format_)
+
+
+class _BadRows:
+    """Rows that are no readings, of which the first ones are told."""
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+        self._more = 0
+
+    def note(self, what: str) -> None:
+        if len(self._told) < _PROBLEMS_SHOWN:
+            self._told.append(f"no reading: {what}")
+        else:
+            self._more += 1
+
+    def problems(self) -> list[str]:
+        return [*self._told, *([f"{self._more} more rows are no readings"] if self._more else [])]
 
 
 def _show(verdict: Verdict, format_: Format | None) -> None:

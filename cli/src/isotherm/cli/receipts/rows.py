@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,10 @@ from isotherm.kcql.dates import epoch_ms
 FIELDS = ("device_id", "metric", "event_time", "sequence", "value")
 """What a row must have of a reading; a column may have another name."""
 _LONGEST_SHOWN = 80
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
+"""Python's `int` also takes underscores and digits of other scripts, which no store writes."""
+_EXACT = 2**53
+"""A double beyond it stands for several whole numbers."""
 
 
 class BadRowError(ValueError):
@@ -51,11 +56,11 @@ class ReadingRows:
                 raise BadRowError(f"it has no {column}; name another column with --column {field}=NAME")
         try:
             return HourReading(
-                str(given["device_id"]),
-                str(given["metric"]),
+                _name(given["device_id"]),
+                _name(given["metric"]),
                 time_ms(given["event_time"]),
                 _whole(given["sequence"]),
-                float(given["value"]),
+                _number(given["value"]),
             )
         except (TypeError, ValueError, OverflowError) as error:
             raise BadRowError(str(error)[:_LONGEST_SHOWN]) from None
@@ -69,19 +74,31 @@ def time_ms(given: object) -> int:
     if isinstance(given, int | float):
         return _whole(given)
     text = str(given)
-    if text.lstrip("-").isdecimal():
-        return int(text)
-    return epoch_ms(datetime.fromisoformat(text))
+    return int(text) if _WHOLE.fullmatch(text) else epoch_ms(datetime.fromisoformat(text))
+
+
+def _name(given: object) -> str:
+    """Return a text as it is. Raises ValueError."""
+    if not isinstance(given, str):
+        raise ValueError(f"{given!r} is no text")
+    return given
 
 
 def _whole(given: Any) -> int:
     """Return a whole number. Raises ValueError, TypeError, OverflowError."""
-    if isinstance(given, bool):
-        raise ValueError(f"{given} is no number")
+    if isinstance(given, bool) or (isinstance(given, str) and not _WHOLE.fullmatch(given)):
+        raise ValueError(f"{given!r} is no whole number")
     number = int(given)
-    if isinstance(given, float) and number != given:
-        raise ValueError(f"{given} is no whole number")
+    if isinstance(given, float) and (number != given or abs(number) > _EXACT):
+        raise ValueError(f"{given!r} is no whole number, or stands for several")
     return number
+
+
+def _number(given: Any) -> float:
+    """Return a number of 64 bits. Raises ValueError, TypeError, OverflowError."""
+    if isinstance(given, bool) or (isinstance(given, str) and "_" in given):
+        raise ValueError(f"{given!r} is no number")
+    return float(given)
 
 
 @contextmanager
@@ -95,6 +112,9 @@ def _opened(path: str) -> Iterator[TextIO]:
 
 def _csv_rows(file: Iterable[str]) -> Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]:
     rows = csv.DictReader(file, strict=True)
+    names = rows.fieldnames or ()
+    if len(set(names)) < len(names):
+        raise csv.Error("the header names a column twice")
     for row in rows:
         yield rows.line_num, lambda row=row: row  # type: ignore[misc]  # a default argument
 
@@ -107,11 +127,19 @@ def _json_rows(file: Iterable[str]) -> Iterator[tuple[int, Callable[[], Mapping[
 
 def _json_row(line: str) -> Mapping[str, Any]:
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=_distinct)
     except (ValueError, RecursionError):
-        raise BadRowError("it is no JSON") from None
+        raise BadRowError("it is no JSON, or has a name twice") from None
     # `isotherm tail` has the record in `value`.
     found = row["value"] if isinstance(row, dict) and isinstance(row.get("value"), dict) else row
     if not isinstance(found, dict):
         raise BadRowError("it is no JSON object")
+    return found
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON. Raises ValueError for one in which a name stands twice (RFC 8259, section 4)."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice")
     return found

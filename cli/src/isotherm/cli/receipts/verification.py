@@ -48,9 +48,12 @@ class Verdict:
 class Verification:
     """Takes rows, and then compares them. A context manager, because it may have files."""
 
-    def __init__(self, receipts: Mapping[int, Receipt], key: Ed25519PublicKey, start_ms: int, end_ms: int) -> None:
-        """Compare the whole hours between two times with receipts by the start of their hour."""
-        self._receipts, self._key, self._start_ms, self._end_ms = receipts, key, start_ms, end_ms
+    def __init__(
+        self, receipts: Mapping[int, Receipt], keys: Sequence[Ed25519PublicKey], start_ms: int, end_ms: int
+    ) -> None:
+        """Compare the whole hours between two times with receipts by the start of their hour, signed with any key."""
+        self._receipts, self._start_ms, self._end_ms = receipts, start_ms, end_ms
+        self._keys = {key_id_of(key): key for key in keys}
         self._files = SpooledFiles(_BUFFERED_BYTES)
         self._devices: dict[int, set[str]] = defaultdict(set)
         self._outside = 0
@@ -82,8 +85,8 @@ class Verification:
             receipt = self._receipts.get(start_ms)
             if receipt is None:
                 found.problems.append(f"{_text(start_ms)}: there is no receipt")
-            elif not receipt.is_signed_by(self._key):
-                found.problems.append(f"{_text(start_ms)}: {self._signature_problem(receipt)}")
+            elif problem := self._signature_problem(receipt):
+                found.problems.append(f"{_text(start_ms)}: {problem}")
             else:
                 self._compare(receipt, found)
         return found
@@ -127,11 +130,11 @@ class Verification:
     def _some_devices(self, parts: Sequence[int]) -> str:
         return _some(sorted({device for part in parts for device in self._devices.get(part, ())})) or "none has a row"
 
-    def _signature_problem(self, receipt: Receipt) -> str:
-        expected = key_id_of(self._key)
-        if receipt.key_id != expected:
-            return f"the receipt is signed with the key {receipt.key_id}, and this one is {expected}"
-        return "the receipt was changed after it was signed"
+    def _signature_problem(self, receipt: Receipt) -> str | None:
+        key = self._keys.get(receipt.key_id)
+        if key is None:
+            return f"the receipt is signed with the key {receipt.key_id}, and given is {' and '.join(self._keys)}"
+        return None if receipt.is_signed_by(key) else "the receipt was changed after it was signed"
 
 
 def _some(found: Sequence[object]) -> str:

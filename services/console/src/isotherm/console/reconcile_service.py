@@ -103,7 +103,7 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
         checks.start()
     if receipts is not None:
         make_consumer, timeout_s = partial(page_consumer, settings), settings.read_timeout_ms / 1_000
-        receipts.start(writer, schemas, make_consumer, findings, health, stop, timeout_s=timeout_s)
+        receipts.start(writer, schemas, admin, make_consumer, findings, health, stop, timeout_s=timeout_s)
     collect_rarely()
     health.ready()
     _log.info("reconciling", topics=", ".join(given.reading_topics), http_port=monitoring.port)

@@ -10,6 +10,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from isotherm import kcql
 from isotherm.servicekit.settings import ServiceSettings, Settings
 
+_LEAST_LATE_MS = 7_200_000
+"""An hour ends an hour after its start, and its late readings are seen with the next hour."""
 STATEMENT = "SELECT * FROM readings WHERE "
 """What makes a statement of the condition `reconciliation.where`."""
 
@@ -103,9 +105,18 @@ class ReceiptSettings(Settings):
     late_ms: int = Field(
         21_600_000,
         ge=3_600_000,
-        description="How long after its start an hour gets another receipt when late readings came. Kafka has to keep "
-        "the readings longer.",
+        description="How long after its start an hour gets another receipt when late readings came; at least two hours "
+        "more than delay_ms. Kafka has to keep the readings longer.",
     )
+
+    @model_validator(mode="after")
+    def _late_readings_count(self) -> Self:
+        if self.late_ms < self.delay_ms + _LEAST_LATE_MS:
+            raise ValueError(
+                f"late_ms {self.late_ms} is not allowed: must be {_LEAST_LATE_MS} more than delay_ms {self.delay_ms} "
+                "at least"
+            )
+        return self
 
 
 class ReconciliationSettings(Settings):

@@ -72,6 +72,10 @@ class Receipt:
         """Whether two receipts say the same of the readings."""
         return self.parts == other.parts
 
+    def parts_digest(self) -> bytes:
+        """Return what receipts of the same readings have in common."""
+        return sha256(repr(self.parts).encode()).digest()
+
     def record(self) -> dict[str, Any]:
         """Return it as the schema Receipt has it."""
         return {
@@ -104,7 +108,7 @@ class Receipt:
                 str(record["signature"]),
             )
             end_ms = epoch_ms(record["end"])
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"it has no {error}" if isinstance(error, KeyError) else str(error)) from None
         if len(parts) != PARTS or end_ms != made.end_ms or made.start_ms % HOUR_MS:
             raise ValueError(f"it is not of one hour in {PARTS} parts")

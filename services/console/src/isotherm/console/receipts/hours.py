@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from isotherm.connector.receipts.receipt import HOUR_MS, Receipt
@@ -21,10 +21,18 @@ class TopicHour(NamedTuple):
     start_ms: int
 
 
+class IssuedReceipt(NamedTuple):
+    """What is remembered of a receipt: the topic may have those of years."""
+
+    revision: int
+    issued_ms: int
+    parts_digest: bytes
+
+
 class ReceiptHours:
     """The receipts that were issued, and the hours that wait for one.
 
-    One thread asks and settles; another one may bring receipts meanwhile.
+    One thread asks and settles; others may bring receipts or ask how long an hour waits meanwhile.
     """
 
     def __init__(self, topics: Iterable[str], *, delay_ms: int, late_ms: int) -> None:
@@ -33,11 +41,11 @@ class ReceiptHours:
         Args:
             topics: the topics of readings.
             delay_ms: how long after its end an hour gets its receipt.
-            late_ms: how long after its start late readings that are read make another one.
+            late_ms: how long after its start late readings that are appended make another one.
         """
         self._topics, self._delay_ms, self._late_ms = tuple(topics), delay_ms, late_ms
         self._lock = threading.Lock()
-        self._newest: dict[TopicHour, Receipt] = {}
+        self._newest: dict[TopicHour, IssuedReceipt] = {}
         self._early: set[TopicHour] = set()
         """Hours whose receipt was seen to be of the future."""
         self._last: dict[str, int] = {}
@@ -51,37 +59,37 @@ class ReceiptHours:
         with self._lock:
             known = self._newest.get(hour)
             if known is None or receipt.revision >= known.revision:
-                self._newest[hour] = receipt
+                self._newest[hour] = IssuedReceipt(receipt.revision, receipt.issued_ms, receipt.parts_digest())
             self._last[receipt.topic] = max(receipt.start_ms, self._last.get(receipt.topic, 0))
 
     def take_record(self, record: Mapping[str, Any]) -> None:
         """Note a decoded record of the topic. Raises ValueError for one that nobody issues."""
         self.take(Receipt.of(record))
 
-    def begin(self, now_ms: int) -> None:
-        """Look at all hours again of which late readings count: some may have been noted before a restart."""
-        with self._lock:
-            known = sorted(hour for hour in self._newest if hour.start_ms >= now_ms - self._late_ms)
-        self._late.update(dict.fromkeys(known))
+    def begin(self) -> None:
+        """Look at the hours again of which late readings counted when the last receipt was issued.
 
-    def newest(self, hour: TopicHour) -> Receipt | None:
+        Some may have been noted before a restart.
+        """
+        with self._lock:
+            known = sorted(hour for hour in self._newest if hour.start_ms >= self._last[hour.topic] - self._late_ms)
+            self._late.update(dict.fromkeys(known))
+
+    def newest(self, hour: TopicHour) -> IssuedReceipt | None:
         """Return the receipt of an hour that counts."""
         return self._newest.get(hour)
 
-    def next(self, now_ms: int) -> TopicHour | None:
+    def next(self, now_ms: int, without: Collection[str] = ()) -> TopicHour | None:
         """Return an hour that needs a receipt now: the oldest that has none, or else one with late readings.
 
-        A receipt of the future was issued while the clock was wrong, and counts as none.
+        A receipt of the future was issued while the clock was wrong, and counts as none. Hours of the topics `without`
+        have to wait.
         """
-        complete_ms = self._complete_ms(now_ms)
+        first = self._next_first(now_ms, without)
+        if first is not None:
+            return first
         with self._lock:
-            future_ms = now_ms + _CLOCK_ERROR_MS
-            self._early.update(hour for hour, one in self._newest.items() if one.issued_ms > future_ms)
-        # The topic may reach back for months: whoever switches receipts on begins with the last whole hour.
-        firsts = {topic: self._last.get(topic, complete_ms - HOUR_MS) + HOUR_MS for topic in self._topics}
-        hours = [*self._early, *(TopicHour(topic, start_ms) for topic, start_ms in firsts.items())]
-        due = [hour for hour in hours if hour.start_ms <= complete_ms]
-        return min(due, key=lambda hour: hour.start_ms, default=None) or next(iter(self._late), None)
+            return next((hour for hour in self._late if hour.topic not in without), None)
 
     def wait_ms(self, now_ms: int) -> int:
         """Return how long until the next hour is complete."""
@@ -89,29 +97,44 @@ class ReceiptHours:
 
     def behind_ms(self, now_ms: int) -> int:
         """Return how long the oldest hour has been waiting for its first receipt; 0 while none does."""
-        hour = self.next(now_ms)
-        if hour is None or hour in self._late:
-            return 0
-        return now_ms - hour.start_ms - HOUR_MS - self._delay_ms
+        hour = self._next_first(now_ms, ())
+        return 0 if hour is None else now_ms - hour.start_ms - HOUR_MS - self._delay_ms
 
-    def note_late(self, hour: TopicHour, appended_ms: int, now_ms: int) -> None:
+    def note_late(self, hour: TopicHour, appended_ms: int) -> None:
         """Note a reading that was read of another hour; it matters if the receipt of that hour may lack it."""
         known = self._newest.get(hour)
         if (
             known is not None
             and appended_ms >= known.issued_ms - _LATE_MARGIN_MS
-            and hour.start_ms >= now_ms - self._late_ms
+            and hour.start_ms >= appended_ms - self._late_ms
         ):
-            self._late[hour] = None
+            with self._lock:
+                self._late[hour] = None
 
-    def settle(self, hour: TopicHour, now_ms: int) -> None:
-        """Note that an hour needs nothing more, and forget receipts for which late readings do not count any more."""
-        self._late.pop(hour, None)
-        self._early.discard(hour)
-        kept_ms = now_ms - self._late_ms - HOUR_MS
+    def settle(self, hour: TopicHour) -> None:
+        """Note that an hour needs nothing more, and forget receipts of the topic whose late readings do not count."""
+        kept_ms = hour.start_ms - self._late_ms - HOUR_MS
         with self._lock:
+            self._late.pop(hour, None)
+            self._early.discard(hour)
             self._last[hour.topic] = max(hour.start_ms, self._last.get(hour.topic, 0))
-            self._newest = {one: receipt for one, receipt in self._newest.items() if one.start_ms >= kept_ms}
+            self._newest = {
+                one: receipt
+                for one, receipt in self._newest.items()
+                if one.topic != hour.topic or one.start_ms >= kept_ms
+            }
+
+    def _next_first(self, now_ms: int, without: Collection[str]) -> TopicHour | None:
+        """Return the oldest complete hour without a receipt."""
+        complete_ms = self._complete_ms(now_ms)
+        with self._lock:
+            future_ms = now_ms + _CLOCK_ERROR_MS
+            self._early.update(hour for hour, one in self._newest.items() if one.issued_ms > future_ms)
+            # The topic may reach back for months: whoever switches receipts on begins with the last whole hour.
+            firsts = {topic: self._last.get(topic, complete_ms - HOUR_MS) + HOUR_MS for topic in self._topics}
+            hours = [*self._early, *(TopicHour(topic, start_ms) for topic, start_ms in firsts.items())]
+        due = [hour for hour in hours if hour.start_ms <= complete_ms and hour.topic not in without]
+        return min(due, key=lambda hour: hour.start_ms, default=None)
 
     def _complete_ms(self, now_ms: int) -> int:
         """Return the start of the newest hour that is complete."""

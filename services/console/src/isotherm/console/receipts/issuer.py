@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, Message
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -16,6 +16,7 @@ from isotherm.connector.receipts.receipt import HOUR_MS, SCHEMA, TOPIC, Receipt
 from isotherm.console.cluster.control_topics import ControlTopicWriter
 from isotherm.console.errors import UnavailableError
 from isotherm.console.receipts.hours import ReceiptHours, TopicHour
+from isotherm.console.receipts.spans import HourSpans
 from isotherm.console.reconciliation.decoding import RecordDecoder, value_of
 from isotherm.console.records.consumer import consume_spans, translate_kafka_errors
 from isotherm.kcql.dates import epoch_ms
@@ -27,10 +28,8 @@ from isotherm.servicekit.lifecycle import Stop
 
 _log = logs.logger(__name__)
 
-_FAST_CLOCK_MS = 600_000
-"""How far a device's clock may be ahead: its readings are appended before their event time."""
 _LONGEST_WAIT_MS = 60_000
-_REQUEST_S = 10.0
+_UNREADY_WAIT_MS = 1_000
 _PART = "receipts"
 
 
@@ -61,6 +60,7 @@ class ReceiptIssuer:
         key: Ed25519PrivateKey,
         writer: ControlTopicWriter,
         decoder: RecordDecoder,
+        spans: HourSpans,
         make_consumer: Callable[[], Consumer],
         open_findings: Callable[[str], int],
         health: Health,
@@ -71,38 +71,55 @@ class ReceiptIssuer:
     ) -> None:
         """`make_consumer` makes one that reports partition ends; `health` says when `hours` knows all receipts.
 
-        `open_findings` counts the open findings about a topic. `decoder` is used in no other thread.
+        `open_findings` counts the open findings about a topic. `decoder` and `spans` are used in no other thread.
         """
         self._hours, self._key, self._writer, self._decoder = hours, key, writer, decoder
-        self._make_consumer, self._open_findings, self._health = make_consumer, open_findings, health
+        self._spans, self._make_consumer = spans, make_consumer
+        self._open_findings, self._health = open_findings, health
         self._now_ms, self._metrics, self._timeout_s = now_ms, metrics, timeout_s
-
-    def _is_ready(self) -> bool:
-        return "topics" not in self._health.problems()
+        self._has_begun = False
+        self._retries: dict[str, tuple[Backoff, float]] = {}
+        """Of each topic whose last receipt failed: how long to wait, and the time of the monotonic clock to go on."""
+        metrics.behind_s.set_function(lambda: hours.behind_ms(now_ms()) / 1_000)
 
     def run(self, stop: Stop) -> None:
         """Issue what is due, until the stop."""
-        backoff, has_begun = Backoff(base_ms=1_000, cap_ms=60_000), False
         while not stop.is_set():
-            wait_ms: float = _LONGEST_WAIT_MS
-            try:
-                if not has_begun and self._is_ready():
-                    has_begun = True
-                    self._hours.begin(self._now_ms())
-                hour = self._hours.next(self._now_ms()) if self._is_ready() else None
-                if hour is not None:
-                    self.issue(hour, stop)
-                    wait_ms = 0
-                else:
-                    wait_ms = min(wait_ms, self._hours.wait_ms(self._now_ms())) if self._is_ready() else 1_000
-                backoff.reset()
+            stop.wait(self._step(stop) / 1_000)
+
+    def _step(self, stop: Stop) -> float:
+        """Issue a receipt if one is due, and return how long to wait in milliseconds."""
+        if "topics" in self._health.problems():
+            return _UNREADY_WAIT_MS
+        if not self._has_begun:
+            self._has_begun = True
+            self._hours.begin()
+        now_s = time.monotonic()
+        waiting = {topic: at_s - now_s for topic, (_, at_s) in self._retries.items() if at_s > now_s}
+        hour = self._hours.next(self._now_ms(), without=waiting)
+        if hour is None:
+            if not self._retries:
                 self._health.ready(_PART)
-            except (UnavailableError, RegistryUnavailableError, OSError) as error:
-                wait_ms = backoff.next_ms()
-                self._health.not_ready(_PART, str(error))
-                _log.warning("no receipt yet", reason=str(error), retry_in_ms=round(wait_ms))
-            self._metrics.behind_s.set(self._hours.behind_ms(self._now_ms()) / 1_000)
-            stop.wait(wait_ms / 1_000)
+            next_hour_ms = self._hours.wait_ms(self._now_ms())
+            return min(_LONGEST_WAIT_MS, next_hour_ms, *(1_000 * wait_s for wait_s in waiting.values()))
+        try:
+            self.issue(hour, stop)
+        except (UnavailableError, RegistryUnavailableError, OSError) as error:
+            self._retry(hour, str(error))
+        except Exception as error:
+            # One bad record must not end the receipts of all topics.
+            _log.exception("a receipt failed", topic=hour.topic, hour=hour.start_ms)
+            self._retry(hour, f"unforeseen: {error!r}")
+        else:
+            self._retries.pop(hour.topic, None)
+        return 0
+
+    def _retry(self, hour: TopicHour, reason: str) -> None:
+        backoff, _ = self._retries.get(hour.topic) or (Backoff(base_ms=1_000, cap_ms=60_000), 0.0)
+        wait_ms = backoff.next_ms()
+        self._retries[hour.topic] = (backoff, time.monotonic() + wait_ms / 1_000)
+        self._health.not_ready(_PART, f"{hour.topic}: {reason}")
+        _log.warning("no receipt yet", topic=hour.topic, hour=hour.start_ms, reason=reason, retry_in_ms=round(wait_ms))
 
     def issue(self, hour: TopicHour, stop: Stop) -> None:
         """Issue the receipt of an hour, unless it would say the same as the last one.
@@ -112,18 +129,15 @@ class ReceiptIssuer:
         begun_s, known = time.monotonic(), self._hours.newest(hour)
         with translate_kafka_errors(), closing(self._make_consumer()) as consumer, ReadingSet() as readings:
             issued_ms = self._now_ms()
-            spans = self._spans(consumer, hour)
-            if spans is None:
-                self._metrics.missed.labels(hour.topic).inc()
-                _log.error(
-                    "no receipt of an hour: Kafka has removed readings of it", topic=hour.topic, hour=hour.start_ms
-                )
-                self._hours.settle(hour, self._now_ms())
-                return
-            for message in consume_spans(consumer, hour.topic, spans, self._timeout_s):
+            spans = self._spans.of(consumer, hour, issued_ms)
+            undecodable = 0
+            for message in consume_spans(consumer, hour.topic, spans or {}, self._timeout_s):
                 if stop.is_set():
                     return
-                self._take(message, hour, readings)
+                undecodable += not self._take(message, hour, readings)
+            if spans is None or not self._spans.has_all(hour.topic, spans):
+                self._miss(hour, is_first=known is None)
+                return
             receipt = Receipt(
                 topic=hour.topic,
                 start_ms=hour.start_ms,
@@ -133,7 +147,9 @@ class ReceiptIssuer:
                 unreconciled=self._open_findings(hour.topic),
                 issued_ms=issued_ms,
             ).signed_by(self._key)
-        if known is None or known.issued_ms > issued_ms or not receipt.has_same_readings(known):
+        if undecodable:
+            _log.warning("records are in no receipt: they are no readings", topic=hour.topic, records=undecodable)
+        if known is None or known.issued_ms > issued_ms or receipt.parts_digest() != known.parts_digest:
             write(receipt, self._writer)
             self._hours.take(receipt)
             self._metrics.issued.labels(hour.topic).inc()
@@ -145,44 +161,31 @@ class ReceiptIssuer:
                 readings=receipt.readings,
                 seconds=round(time.monotonic() - begun_s, 3),
             )
-        self._hours.settle(hour, self._now_ms())
+        self._hours.settle(hour)
 
-    def _take(self, message: Message, hour: TopicHour, readings: ReadingSet) -> None:
+    def _miss(self, hour: TopicHour, *, is_first: bool) -> None:
+        """Give an hour up of which Kafka may have removed readings; a receipt that it has stays."""
+        if is_first:
+            self._metrics.missed.labels(hour.topic).inc()
+            _log.error("no receipt of an hour: Kafka has removed readings of it", topic=hour.topic, hour=hour.start_ms)
+        else:
+            _log.info("the receipt of an hour stays: Kafka has removed readings", topic=hour.topic, hour=hour.start_ms)
+        self._hours.settle(hour)
+
+    def _take(self, message: Message, hour: TopicHour, readings: ReadingSet) -> bool:
+        """Take a record; return False if it is no reading."""
         try:
             record = self._decoder.reading(value_of(message))
         except WireFormatError:
             # What nobody can decode is no reading in any store.
-            return
+            return False
         event_ms = epoch_ms(record["event_time"])
         start_ms = event_ms - event_ms % HOUR_MS
         if start_ms == hour.start_ms:
             readings.add(entry_of(_reading(record, event_ms)))
         elif start_ms < hour.start_ms:
-            self._hours.note_late(TopicHour(hour.topic, start_ms), message.timestamp()[1], self._now_ms())
-
-    def _spans(self, consumer: Consumer, hour: TopicHour) -> Mapping[int, tuple[int, int]] | None:
-        """Return where to begin and to end in each partition; None if records of the hour may be gone.
-
-        Raises KafkaException.
-        """
-        topic = consumer.list_topics(hour.topic, timeout=_REQUEST_S).topics[hour.topic]
-        if topic.error is not None:
-            raise KafkaException(topic.error)
-        partitions = topic.partitions
-        since_ms = hour.start_ms - _FAST_CLOCK_MS
-        asked = [TopicPartition(hour.topic, number, since_ms) for number in partitions]
-        found = dict(self._found(consumer, asked))
-        return found if len(found) == len(asked) else None
-
-    def _found(self, consumer: Consumer, asked: list[TopicPartition]) -> Iterator[tuple[int, tuple[int, int]]]:
-        for one in consumer.offsets_for_times(asked, timeout=_REQUEST_S):
-            if one.error is not None:
-                raise KafkaException(one.error)
-            first, end = consumer.get_watermark_offsets(one, timeout=_REQUEST_S)
-            # A negative offset: nothing was appended since then.
-            offset = end if one.offset < 0 else one.offset
-            if not 0 < first == offset < end:
-                yield one.partition, (offset, end)
+            self._hours.note_late(TopicHour(hour.topic, start_ms), message.timestamp()[1])
+        return True
 
 
 def write(receipt: Receipt, writer: ControlTopicWriter) -> None:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
 from isotherm.connector.receipts.receipt import SCHEMA, TOPIC, KeyFileError, private_key
 from isotherm.console.cluster.control_topics import ControlTopicWriter
 from isotherm.console.receipts.hours import ReceiptHours
 from isotherm.console.receipts.issuer import ReceiptIssuer, ReceiptMetrics
+from isotherm.console.receipts.spans import HourSpans
 from isotherm.console.reconciliation.decoding import RecordDecoder
 from isotherm.console.reconciliation.findings import OpenFindings
 from isotherm.console.records.topic_follower import TopicHandler, avro_handler
@@ -52,6 +54,7 @@ class ReceiptThread:
         self,
         writer: ControlTopicWriter,
         schemas: SchemaRegistry,
+        admin: AdminClient,
         make_consumer: Callable[[], Consumer],
         findings: OpenFindings,
         health: Health,
@@ -65,6 +68,7 @@ class ReceiptThread:
             self._key,
             writer,
             RecordDecoder(schemas),
+            HourSpans(admin, timeout_s),
             make_consumer,
             findings.count_of,
             health,

@@ -1,0 +1,105 @@
+"""Where the records of an hour are in a topic, and whether Kafka still has all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
+
+from isotherm.console.errors import UnavailableError
+from isotherm.console.receipts.hours import TopicHour
+from isotherm.servicekit.kafka.offsets import list_offsets
+
+Spans = Mapping[int, tuple[int, int]]
+"""The first offset and the one behind the last, by partition."""
+_FAST_CLOCK_MS = 600_000
+"""How far a device's clock may be ahead: its readings are appended before their event time."""
+
+
+class HourSpans:
+    """Asks Kafka; one thread uses it."""
+
+    def __init__(self, admin: AdminClient, timeout_s: float) -> None:
+        """`timeout_s` bounds each request."""
+        self._admin, self._timeout_s = admin, timeout_s
+        self._ends: dict[str, tuple[TopicHour, dict[int, int]]] = {}
+        """Of each topic the hour that was last asked for, and how far it has to be read at least."""
+
+    def of(self, consumer: Consumer, hour: TopicHour, now_ms: int) -> Spans | None:
+        """Return where to read; None if records of the hour may be gone.
+
+        Raises KafkaException, and UnavailableError while a transaction that is open hides records which were there when
+        the hour was first asked for.
+        """
+        numbers = self._partitions(consumer, hour.topic)
+        since_ms = hour.start_ms - _FAST_CLOCK_MS
+        found = {}
+        for one in consumer.offsets_for_times(
+            [TopicPartition(hour.topic, number, since_ms) for number in numbers], timeout=self._timeout_s
+        ):
+            if one.error is not None:
+                raise KafkaException(one.error)
+            found[one.partition] = one.offset
+        ends = self._committed_ends(hour, numbers)
+        first = self._first(hour.topic, numbers)
+        spans = {}
+        for number in numbers:
+            # A negative offset: nothing was appended since then.
+            start = ends[number] if found[number] < 0 else found[number]
+            if 0 < first[number] == start and (start < ends[number] or self._removes(hour.topic, now_ms - since_ms)):
+                return None
+            spans[number] = (start, ends[number])
+        return spans
+
+    def has_all(self, topic: str, spans: Spans) -> bool:
+        """Whether Kafka still has all records of spans. Raises KafkaException."""
+        first = self._first(topic, list(spans))
+        return all(first[number] <= start for number, (start, end) in spans.items() if start < end)
+
+    def _partitions(self, consumer: Consumer, topic: str) -> list[int]:
+        found = consumer.list_topics(topic, timeout=self._timeout_s).topics[topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return sorted(found.partitions)
+
+    def _committed_ends(self, hour: TopicHour, numbers: list[int]) -> dict[int, int]:
+        """Return how far committed records reach, which is at least to what was there at the first question."""
+        all_ends = self._offsets(hour.topic, numbers, OffsetSpec.latest(), committed=False)  # type: ignore[no-untyped-call]  # it has no annotations
+        asked, wanted = self._ends.get(hour.topic, (hour, all_ends))
+        if asked != hour or any(all_ends[number] < end for number, end in wanted.items()):
+            # Another hour, or another topic of the same name.
+            wanted = all_ends
+        self._ends[hour.topic] = (hour, wanted)
+        ends = self._offsets(hour.topic, numbers, OffsetSpec.latest(), committed=True)  # type: ignore[no-untyped-call]  # it has no annotations
+        hidden = [number for number, end in wanted.items() if ends[number] < end]
+        if hidden:
+            raise UnavailableError(
+                f"an open transaction hides records in partition {hidden[0]}, offset {ends[hidden[0]]}"
+            )
+        return ends
+
+    def _first(self, topic: str, numbers: list[int]) -> dict[int, int]:
+        return self._offsets(topic, numbers, OffsetSpec.earliest(), committed=False)  # type: ignore[no-untyped-call]  # it has no annotations
+
+    def _offsets(self, topic: str, numbers: list[int], spec: OffsetSpec, *, committed: bool) -> dict[int, int]:
+        found = list_offsets(
+            self._admin,
+            [(topic, number) for number in numbers],
+            spec,
+            committed=committed,
+            timeout_s=self._timeout_s,
+        )
+        return {number: answer.offset for (_, number), answer in found.items()}
+
+    def _removes(self, topic: str, age_ms: int) -> bool:
+        """Whether Kafka removes records of an age. Raises KafkaException."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        answer = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource]
+        kept_ms = int(answer.result()["retention.ms"].value)
+        return 0 <= kept_ms < age_ms
