@@ -19,10 +19,11 @@ from isotherm.demo.system import System
 from isotherm.proofs.__main__ import main
 from isotherm.proofs.faults import command, plan
 from isotherm.proofs.faults.clocks import seconds_ahead
-from isotherm.proofs.faults.command import Happened, next_seed, result_line
+from isotherm.proofs.faults.command import Happened, judge_alarms, next_seed, result_line
 from isotherm.proofs.faults.effects import Means
 from isotherm.proofs.faults.pace import pace
 from isotherm.proofs.faults.plan import Fault, make_plan
+from isotherm.proofs.faults.reconciliation import Alarms
 from isotherm.proofs.faults.relay import Relay, Relays
 from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.settings import HttpSettings
@@ -72,9 +73,21 @@ def test_the_line_of_a_run_has_its_seed_faults_and_verdict() -> None:
     happened = Happened(faults, [unseen], [late], Counter({"alerts": 2}))
     line = result_line(3, 300.0, happened, "clean", "abc")
     counted = "kill=2 without-effect=cut:1 left-out=full-disk:1 ended=alerts:2"
-    assert line.endswith(f"commit=abc seed=3 seconds=300 pace=1.0 {counted} history=clean\n")
+    assert line.endswith(f"commit=abc seed=3 seconds=300 pace=1.0 {counted} history=clean false-alarms=not-asked\n")
     both = result_line(12, 60.0, Happened(), "clean", "abc") + line
     assert [next_seed(recorded) for recorded in ("", line, both)] == [0, 4, 13]
+
+
+def test_a_false_alarm_convicts_a_run_and_a_reconciler_that_compares_nothing_leaves_it_unjudged() -> None:
+    compared = {
+        "isotherm_reconciliation_windows_total": 100.0,
+        "isotherm_reconciliation_rows_total": 100.0,
+        "isotherm_reconciliation_acknowledged/compared": 1_000.0,
+    }
+    quiet, alarmed, idle = Alarms(compared=compared), Alarms([{"hop": "kafka"}], 0, compared), Alarms()
+    assert [judge_alarms(one) for one in (quiet, alarmed, idle, None)] == [0, 1, 3, 1]
+    assert (quiet.text(), alarmed.text()) == ("none", "1:0-open")
+    assert result_line(1, 5.0, Happened(alarms=alarmed), "clean", "a").endswith("false-alarms=1:0-open\n")
 
 
 def test_a_run_that_does_not_finish_is_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +100,7 @@ def test_a_run_that_does_not_finish_is_on_record(tmp_path: Path, monkeypatch: py
         assert main(["faults", "--record", "--pace", "1", "--folder", str(tmp_path)]) == 3
         lines = (tmp_path / "fault-runs.txt").read_text(encoding="utf-8").splitlines()
         assert f" seed={seed} seconds=300 " in lines[-1]
-        assert lines[-1].endswith(" history=not-finished")
+        assert lines[-1].endswith(" history=not-finished false-alarms=not-asked")
 
 
 def test_each_end_of_a_pair_is_a_part_of_the_system_and_its_server_can_be_found(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from isotherm.demo.system import System
     from isotherm.proofs.faults.clocks import Clock
     from isotherm.proofs.faults.effects import Means
+    from isotherm.proofs.faults.reconciliation import Alarms
 
 RESULTS = Path("docs/results/fault-runs.txt")
 _NODES = {"kafka": len(BROKERS), "hazelcast": 2}
@@ -36,6 +37,7 @@ _READY_TIMEOUT_S = 300.0
 _PATIENCE_S = 240.0
 """Both on a machine that does nothing else; on a slower one they are longer by its pace."""
 _CLEAN, _CONVICTED, _NOT_JUDGED = 0, 1, 3
+_SEVERITY = (_CLEAN, _NOT_JUDGED, _CONVICTED)
 _FEWEST_COMPARISONS = {
     "lost-write": 100,
     "duplicate-publish": 100,
@@ -64,6 +66,8 @@ class Happened:
     """How often each part ended by itself."""
     pace: float = 1.0
     """How much slower the machine was at the begin than a quiet one."""
+    alarms: Alarms | None = None
+    """What reconciliation has found beside it, which is nothing in a run without false alarms; None before its end."""
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
@@ -119,6 +123,7 @@ def _run(arguments: argparse.Namespace, seed: int) -> int:
     try:
         _play(arguments, plan, history, happened)
         code, outcome = judge(history)
+        code = max(code, judge_alarms(happened.alarms), key=_SEVERITY.index)
     except Exception:
         # Something did not become ready again. The next run takes the next seed, so this one has to be on record.
         traceback.print_exc()
@@ -145,6 +150,15 @@ def judge(history: Path) -> tuple[int, str]:
     return (_CLEAN, "clean") if verdict.clean else (_NOT_JUDGED, "not-judged")
 
 
+def judge_alarms(alarms: Alarms | None) -> int:
+    """Print what reconciliation has found; return the exit code."""
+    for finding in alarms.raised if alarms is not None else ():
+        print(f"false alarm: {finding}")
+    if alarms is None or alarms.raised:
+        return _CONVICTED
+    return _NOT_JUDGED if alarms.scarce() else _CLEAN
+
+
 def result_line(seed: int, seconds: float, happened: Happened, outcome: str, commit: str) -> str:
     """Return the line of a run for the results; it counts the faults that happened, and not those of the plan."""
     played = Counter(one.kind for one in happened.played)
@@ -152,8 +166,10 @@ def result_line(seed: int, seconds: float, happened: Happened, outcome: str, com
     without_effect = _listed(one.kind for one in happened.without_effect)
     left_out = _listed(one.kind for one in happened.left_out)
     day, by_itself = f"{datetime.now(UTC):%Y-%m-%d}", _listed(happened.ended.elements())
+    alarms = "not-asked" if happened.alarms is None else happened.alarms.text()
     run = f"{day} commit={commit} seed={seed} seconds={seconds:g} pace={happened.pace:.1f} {kinds or 'faults=0'}"
-    return f"{run} without-effect={without_effect} left-out={left_out} ended={by_itself} history={outcome}\n"
+    effects = f"without-effect={without_effect} left-out={left_out} ended={by_itself}"
+    return f"{run} {effects} history={outcome} false-alarms={alarms}\n"
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -170,6 +186,7 @@ def _play(arguments: argparse.Namespace, plan: list[Fault], history: Path, happe
     from isotherm.demo import run
     from isotherm.demo.system import DemoPorts, Load, System
     from isotherm.proofs.faults.injection import Injector
+    from isotherm.proofs.faults.reconciliation import Reconciliation
     from isotherm.proofs.history.recording.demo_run import DemoRecorder
     from isotherm.stack.clusters import Nodes
     from isotherm.stack.ports import Ports, hold_free_port
@@ -195,6 +212,9 @@ def _play(arguments: argparse.Namespace, plan: list[Fault], history: Path, happe
         run.start(system, console, never, _READY_TIMEOUT_S * happened.pace)
         recorder = DemoRecorder(system)
         recorder.start()
+        reconciliation = Reconciliation.of(system)
+        undo.callback(reconciliation.stop)
+        reconciliation.start_and_wait(_READY_TIMEOUT_S * happened.pace)
         began = time.monotonic()
         injector = Injector(
             system,
@@ -208,6 +228,7 @@ def _play(arguments: argparse.Namespace, plan: list[Fault], history: Path, happe
         injector.run(plan, arguments.seconds)
         run.settle(system, console, never, _PATIENCE_S * happened.pace)
         recorder.record(history, injector.injected, injector.restarted)
+        happened.alarms = reconciliation.alarms(system, _PATIENCE_S * happened.pace)
 
 
 def _clocks(folder: Path, plan: list[Fault]) -> dict[str, Clock]:
