@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import regex
 
@@ -42,24 +43,19 @@ class JavaPattern:
 
     def fullmatch(self, text: str) -> regex.Match[str] | None:
         """Return the match of the whole text. Raises SlowPatternError."""
-        for _ in range(_TRIES):
-            try:
-                return self._pattern.fullmatch(text, timeout=MATCH_TIMEOUT_S)
-            except TimeoutError:
-                continue
-        raise self._slow(text)
+        return self._in_time(self._pattern.fullmatch, text)
 
     def search(self, text: str) -> regex.Match[str] | None:
         """Return the first match in the text. Raises SlowPatternError."""
+        return self._in_time(self._pattern.search, text)
+
+    def _in_time(self, match: Callable[..., regex.Match[str] | None], text: str) -> regex.Match[str] | None:
         for _ in range(_TRIES):
             try:
-                return self._pattern.search(text, timeout=MATCH_TIMEOUT_S)
+                return match(text, timeout=MATCH_TIMEOUT_S)
             except TimeoutError:
                 continue
-        raise self._slow(text)
-
-    def _slow(self, text: str) -> SlowPatternError:
-        return SlowPatternError(
+        raise SlowPatternError(
             f"{self._pattern.pattern!r} takes more than {MATCH_TIMEOUT_S * 1000:.0f} ms on {text[:249]!r}"
         )
 
