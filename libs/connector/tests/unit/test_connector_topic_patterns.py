@@ -25,8 +25,15 @@ from isotherm.connector.java_patterns import JavaPattern, SlowPatternError
         "(" * 3_000 + ")" * 3_000,
         "t{e<=1}",
         "t{",
+        "t{1001}",
+        "t{2000000}",
+        "(){8000}t",
+        "(?:(?:a{10}){10}){10}",
+        "(a{30}b{30}){20}",
+        "a{500}" * 3,
+        "t" * 8_193,
     ],
-    ids=range(11),
+    ids=range(18),
 )
 def test_a_pattern_that_is_none_or_means_something_else_in_java(pattern: str) -> None:
     with pytest.raises(re.error):
@@ -38,7 +45,21 @@ def test_look_around_as_users_of_connect_write_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"[{t]", r"\{?t", "t{1}", "t{1,1}", "t{0,1}", r"[\[t]", "[^a]", "t&&|t", r"[s\]t]", r"\[?t"]
+    "pattern",
+    [
+        r"[{t]",
+        r"\{?t",
+        "t{1}",
+        "t{1,1}",
+        "(?:t{0,20}){1,1}",
+        "t{0,1}[{9999}]{0}",
+        "t{0,1}",
+        r"[\[t]",
+        "[^a]",
+        "t&&|t",
+        r"[s\]t]",
+        r"\[?t",
+    ],
 )
 def test_brackets_that_mean_the_same_in_java(pattern: str) -> None:
     assert matching(pattern, ["t", "tt", "__t"]) == ["t"]

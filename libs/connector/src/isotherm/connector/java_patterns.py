@@ -9,6 +9,10 @@ import regex
 
 MATCH_TIMEOUT_S = 0.02
 """Processor time of the process that one match may take. A name of 249 letters takes some microseconds."""
+MOST_REPEATED = 1_000
+"""How many items repetitions with braces may stand for together, those inside others multiplied. Names have 249 letters;
+`regex` writes all items out, with the interpreter held."""
+MOST_LETTERS = 8_192
 _TRIES = 2
 """A match is tried again, because the time counts all threads."""
 
@@ -27,15 +31,18 @@ class JavaPattern:
     def __init__(self, pattern: str) -> None:
         """Compile the expression.
 
-        Raises re.error, also for what Python accepts with another meaning: nested sets, intersections of sets and
-        braces that are no repetition.
+        Raises re.error, also for what Python accepts with another meaning (nested sets, intersections of sets and
+        braces that are no repetition) and for more than MOST_REPEATED or MOST_LETTERS.
         """
+        if len(pattern) > MOST_LETTERS:
+            raise re.error(f"{len(pattern)} letters; allowed: {MOST_LETTERS}")
         _refuse_other_meanings(pattern)
+        _refuse_long_repetitions(pattern)
         try:
             # `re` decides what is accepted; `regex` has more syntax than Java shares.
             re.compile(pattern, re.ASCII)
             self._pattern = regex.compile(pattern, regex.ASCII | regex.VERSION0)
-        except (ValueError, OverflowError, RecursionError, regex.error) as error:
+        except (ValueError, OverflowError, RecursionError, MemoryError, regex.error) as error:
             # Python raises these for flags that exclude each other and for numbers that are too large.
             raise re.error(str(error)) from error
         self.groups = self._pattern.groups
@@ -69,3 +76,30 @@ def _refuse_other_meanings(pattern: str) -> None:
         if not is_in_set and part == "{":
             raise re.error("a brace that begins no repetition; expected \\{ for the character")
         is_in_set = part[0] == "[" or (is_in_set and part != "]")
+
+
+def _refuse_long_repetitions(pattern: str) -> None:
+    repeated, is_in_set = 0, False
+    last = 1
+    """How many items the one before a repetition stands for."""
+    groups: list[int] = []
+    """Of each open group the items so far."""
+    for part in _TOKENS.findall(pattern):
+        if is_in_set:
+            is_in_set = part != "]"
+            continue
+        if part[0] == "{":
+            bound = max(int(digits[:9]) for digits in re.findall(r"\d+", part))
+            repeated += last * bound
+            last *= bound
+            if repeated > MOST_REPEATED:
+                raise re.error(f"repetitions stand for more than {MOST_REPEATED} items")
+        elif part == "(":
+            groups.append(0)
+            continue
+        elif part == ")":
+            last = 1 + (groups.pop() if groups else 0)
+        elif part not in "*+?":
+            is_in_set, last = part[0] == "[", 1
+        if groups:
+            groups[-1] += last
