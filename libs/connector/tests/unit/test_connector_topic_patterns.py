@@ -51,7 +51,6 @@ def test_look_around_as_users_of_connect_write_it() -> None:
         r"\{?t",
         "t{1}",
         "t{1,1}",
-        "(?:t{0,20}){1,1}",
         "t{0,1}[{9999}]{0}",
         "t{0,1}",
         r"[\[t]",

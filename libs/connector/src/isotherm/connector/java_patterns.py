@@ -10,8 +10,8 @@ import regex
 MATCH_TIMEOUT_S = 0.02
 """Processor time of the process that one match may take. A name of 249 letters takes some microseconds."""
 MOST_REPEATED = 1_000
-"""How many items repetitions with braces may stand for together, those inside others multiplied. Names have 249 letters;
-`regex` writes all items out, with the interpreter held."""
+"""How many items repetitions with braces may stand for together, those inside others multiplied. Names have 249
+letters; `regex` writes all items out, with the interpreter held."""
 MOST_LETTERS = 8_192
 _TRIES = 2
 """A match is tried again, because the time counts all threads."""
