@@ -28,7 +28,7 @@ def issue_all(of: ReceiptHours, now_ms: int) -> list[TopicHour]:
     issued = []
     while (hour := of.next(now_ms)) is not None:
         issued.append(hour)
-        of.settle(hour)
+        of.settle(hour, now_ms)
     return issued
 
 
@@ -60,14 +60,14 @@ def test_late_readings_make_another_one_if_they_came_after_the_last() -> None:
     known.take(receipt(6))
     known.take(receipt(7))
     hour = TopicHour("t", 6 * HOUR_MS)
-    known.note_late(hour, receipt(6).issued_ms - 900_001)
+    known.note_late(hour, receipt(6).issued_ms - 60_001)
     assert known.next(now_ms) is None
-    known.note_late(hour, receipt(6).issued_ms - 900_000)
+    known.note_late(hour, receipt(6).issued_ms - 60_000)
     assert known.next(now_ms) == hour
     assert known.behind_ms(now_ms) == 0, "it has a receipt"
     known.take(receipt(6, revision=1))
     known.take(receipt(6))
-    known.settle(hour)
+    known.settle(hour, now_ms)
     assert known.next(now_ms) is None
     newest = known.newest(hour)
     assert newest is not None
@@ -82,7 +82,7 @@ def test_readings_that_are_too_late_and_hours_without_a_receipt_do_not_matter() 
     known.note_late(TopicHour("t", 3 * HOUR_MS), now_ms)
     known.note_late(TopicHour("t", 18 * HOUR_MS), now_ms)
     assert known.next(now_ms) is None
-    known.settle(TopicHour("t", 19 * HOUR_MS))
+    known.settle(TopicHour("t", 99 * HOUR_MS), 100 * HOUR_MS)
     assert known.newest(TopicHour("t", 3 * HOUR_MS)) is None, "it is forgotten"
 
 
@@ -101,7 +101,7 @@ def test_what_was_issued_while_the_clock_was_ahead_is_issued_again_in_its_time()
     at_ms = now_ms + HOUR_MS
     assert known.next(at_ms) == TopicHour("t", 8 * HOUR_MS)
     known.take(replace(behind, revision=1, issued_ms=at_ms))
-    known.settle(TopicHour("t", 8 * HOUR_MS))
+    known.settle(TopicHour("t", 8 * HOUR_MS), at_ms)
     assert known.next(at_ms) is None
 
 
@@ -113,7 +113,7 @@ def test_a_receipt_that_was_seen_to_be_of_the_future_is_issued_again_when_its_ti
     assert known.next(now_ms) is None
     at_ms = now_ms + HOUR_MS
     assert known.next(at_ms) == TopicHour("t", 8 * HOUR_MS)
-    known.settle(TopicHour("t", 8 * HOUR_MS))
+    known.settle(TopicHour("t", 8 * HOUR_MS), at_ms)
     assert known.next(at_ms) is None
 
 
@@ -122,7 +122,7 @@ def test_after_a_restart_the_hours_of_which_late_readings_count_are_looked_at_ag
     now_ms = 20 * HOUR_MS + DELAY_MS
     for hour in (3, 18, 17, 19):
         known.take(receipt(hour))
-    known.begin()
+    known.begin(now_ms)
     assert issue_all(known, now_ms) == [TopicHour("t", hour * HOUR_MS) for hour in (17, 18, 19)]
 
 
@@ -131,12 +131,48 @@ def test_after_an_outage_late_readings_count_by_the_time_when_they_were_appended
     known.take(receipt(3))
     now_ms = 40 * HOUR_MS + DELAY_MS
     known.note_late(TopicHour("t", 3 * HOUR_MS), receipt(3).issued_ms + 1)
-    known.settle(TopicHour("t", 4 * HOUR_MS))
+    known.settle(TopicHour("t", 80 * HOUR_MS), now_ms)
+    assert known.newest(TopicHour("t", 3 * HOUR_MS)) is not None, "it waits"
     assert issue_all(known, now_ms)[-1] == TopicHour("t", 3 * HOUR_MS)
     known = hours()
     known.take(receipt(3))
-    known.begin()
+    known.begin(now_ms)
     assert issue_all(known, now_ms)[-1] == TopicHour("t", 3 * HOUR_MS), "it counted when the last one was issued"
+
+
+def test_an_hour_that_was_looked_at_again_is_not_late_for_the_same_readings() -> None:
+    known = hours()
+    known.take(receipt(6))
+    hour, late_ms = TopicHour("t", 6 * HOUR_MS), receipt(6).issued_ms + 1
+    known.note_late(hour, late_ms)
+    known.settle(hour, late_ms + 60_001)
+    known.note_late(hour, late_ms)
+    assert known.next(8 * HOUR_MS) is None
+    known.note_late(hour, late_ms + 2)
+    assert known.next(8 * HOUR_MS) == hour
+
+
+def test_a_receipt_of_the_future_that_cannot_be_issued_again_is_given_up() -> None:
+    known = hours("t", "u")
+    now_ms = 8 * HOUR_MS + DELAY_MS
+    known.take(receipt(6, topic="u"))
+    known.take(replace(receipt(7), issued_ms=now_ms + 5 * HOUR_MS))
+    assert known.next(now_ms) == TopicHour("t", 7 * HOUR_MS)
+    known.settle(TopicHour("t", 7 * HOUR_MS), now_ms)
+    assert known.next(now_ms) == TopicHour("u", 7 * HOUR_MS)
+
+
+def test_topics_that_are_not_configured_are_not_looked_at() -> None:
+    known = hours()
+    known.take(receipt(6, topic="gone"))
+    known.begin(8 * HOUR_MS + DELAY_MS)
+    assert issue_all(known, 8 * HOUR_MS + DELAY_MS) == [TopicHour("t", 7 * HOUR_MS)]
+
+
+def test_the_first_hour_is_not_given_up_when_it_has_to_wait() -> None:
+    known = hours()
+    known.begin(8 * HOUR_MS + DELAY_MS)
+    assert issue_all(known, 10 * HOUR_MS + DELAY_MS) == [TopicHour("t", hour * HOUR_MS) for hour in (7, 8, 9)]
 
 
 def test_a_topic_that_has_to_wait_does_not_hold_up_another_one() -> None:
@@ -148,9 +184,9 @@ def test_a_topic_that_has_to_wait_does_not_hold_up_another_one() -> None:
     known.note_late(TopicHour("t", 5 * HOUR_MS), now_ms)
     assert known.next(now_ms) == TopicHour("t", 7 * HOUR_MS)
     assert known.next(now_ms, without={"t"}) == TopicHour("u", 7 * HOUR_MS)
-    known.settle(TopicHour("u", 7 * HOUR_MS))
+    known.settle(TopicHour("u", 7 * HOUR_MS), now_ms)
     assert known.next(now_ms, without={"t"}) is None
-    known.settle(TopicHour("t", 7 * HOUR_MS))
+    known.settle(TopicHour("t", 7 * HOUR_MS), now_ms)
     assert known.next(now_ms) == TopicHour("t", 5 * HOUR_MS)
     assert known.next(now_ms, without={"t"}) is None
 

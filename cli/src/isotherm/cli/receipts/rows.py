@@ -74,13 +74,15 @@ def time_ms(given: object) -> int:
     if isinstance(given, int | float):
         return _whole(given)
     text = str(given)
-    return int(text) if _WHOLE.fullmatch(text) else epoch_ms(datetime.fromisoformat(text))
+    return _whole(text) if _WHOLE.fullmatch(text) else epoch_ms(datetime.fromisoformat(text))
 
 
 def _name(given: object) -> str:
     """Return a text as it is. Raises ValueError."""
     if not isinstance(given, str):
         raise ValueError(f"{given!r} is no text")
+    # Raises UnicodeEncodeError, a ValueError, for half a surrogate pair.
+    given.encode()
     return given
 
 
@@ -91,12 +93,14 @@ def _whole(given: Any) -> int:
     number = int(given)
     if isinstance(given, float) and (number != given or abs(number) > _EXACT):
         raise ValueError(f"{given!r} is no whole number, or stands for several")
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{given!r} does not fit into 64 bits")
     return number
 
 
 def _number(given: Any) -> float:
     """Return a number of 64 bits. Raises ValueError, TypeError, OverflowError."""
-    if isinstance(given, bool) or (isinstance(given, str) and "_" in given):
+    if isinstance(given, bool) or (isinstance(given, str) and ("_" in given or not given.isascii())):
         raise ValueError(f"{given!r} is no number")
     return float(given)
 
@@ -106,7 +110,7 @@ def _opened(path: str) -> Iterator[TextIO]:
     if path == "-":
         yield sys.stdin
         return
-    with Path(path).open(encoding="utf-8", newline="") as file:
+    with Path(path).open(encoding="utf-8-sig", newline="") as file:
         yield file
 
 
@@ -127,19 +131,22 @@ def _json_rows(file: Iterable[str]) -> Iterator[tuple[int, Callable[[], Mapping[
 
 def _json_row(line: str) -> Mapping[str, Any]:
     try:
-        row = json.loads(line, object_pairs_hook=_distinct)
+        row = json.loads(line, object_pairs_hook=_object)
     except (ValueError, RecursionError):
-        raise BadRowError("it is no JSON, or has a name twice") from None
+        raise BadRowError("it is no JSON") from None
     # `isotherm tail` has the record in `value`.
     found = row["value"] if isinstance(row, dict) and isinstance(row.get("value"), dict) else row
     if not isinstance(found, dict):
         raise BadRowError("it is no JSON object")
+    if isinstance(row, _Repeating) or isinstance(found, _Repeating):
+        raise BadRowError("a name stands twice in it")
     return found
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON. Raises ValueError for one in which a name stands twice (RFC 8259, section 4)."""
+class _Repeating(dict[str, Any]):
+    """An object of JSON in which a name stands twice: what it says depends on who reads it (RFC 8259, section 4)."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name stands twice")
-    return found
+    return found if len(found) == len(pairs) else _Repeating(found)

@@ -136,14 +136,14 @@ def _topic_problems(config: Validated) -> list[Problem]:
         return source_problems(config.statements, topics) if config.statements and not is_routed else []
     try:
         expression = JavaPattern(pattern)
+        return [
+            Problem("topics.regex", f"does not match {statement.source!r}, read by {statement.text!r}")
+            for statement in config.statements
+            if not is_routed and statement.source != "*" and not expression.fullmatch(statement.source)
+        ]
     except re.error as error:
         why = f"{pattern!r} is no regular expression, or uses what only Java's has: {error}"
         return [Problem("topics.regex", why)]
-    return [
-        Problem("topics.regex", f"does not match {statement.source!r}, read by {statement.text!r}")
-        for statement in config.statements
-        if not is_routed and statement.source != "*" and not expression.fullmatch(statement.source)
-    ]
 
 
 def _separator_problems(kind: SinkKind, config: Validated) -> list[Problem]:

@@ -24,7 +24,10 @@ def regex_router(pattern: JavaPattern, replacement: str) -> Transform:
 
     def apply(message: Message) -> Message:
         topic = message.topic
-        found = pattern.search(topic) if matches(message) else None
+        try:
+            found = pattern.search(topic) if matches(message) else None
+        except SlowPatternError as error:
+            raise TransformError(str(error)) from error
         if found is None:
             return message
         return message._replace(topic=topic[: found.start()] + name_of(found) + topic[found.end() :])

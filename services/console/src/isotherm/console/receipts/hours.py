@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from isotherm.connector.receipts.receipt import HOUR_MS, Receipt
 
-_LATE_MARGIN_MS = 900_000
-"""A reading that was appended so long before a receipt may not be in it: clocks differ, and what is behind an open
-transaction is not shown (Kafka's `transaction.max.timeout.ms`)."""
 _CLOCK_ERROR_MS = 60_000
+"""How much the clocks of this machine and of a broker may differ."""
+_REMEMBERED_MS = 48 * HOUR_MS
+"""Receipts are remembered longer than late readings count: a clock that was ahead may have made some of them."""
 
 
 class TopicHour(NamedTuple):
@@ -26,7 +26,10 @@ class IssuedReceipt(NamedTuple):
 
     revision: int
     issued_ms: int
+    readings: int
     parts_digest: bytes
+    looked_ms: int
+    """When the readings of the hour were looked at last; those that were in Kafka then are in the receipt."""
 
 
 class ReceiptHours:
@@ -59,20 +62,31 @@ class ReceiptHours:
         with self._lock:
             known = self._newest.get(hour)
             if known is None or receipt.revision >= known.revision:
-                self._newest[hour] = IssuedReceipt(receipt.revision, receipt.issued_ms, receipt.parts_digest())
+                issued_ms = receipt.issued_ms
+                self._newest[hour] = IssuedReceipt(
+                    receipt.revision, issued_ms, receipt.readings, receipt.parts_digest(), issued_ms
+                )
             self._last[receipt.topic] = max(receipt.start_ms, self._last.get(receipt.topic, 0))
 
     def take_record(self, record: Mapping[str, Any]) -> None:
         """Note a decoded record of the topic. Raises ValueError for one that nobody issues."""
         self.take(Receipt.of(record))
 
-    def begin(self) -> None:
+    def begin(self, now_ms: int) -> None:
         """Look at the hours again of which late readings counted when the last receipt was issued.
 
-        Some may have been noted before a restart.
+        Some may have been noted before a restart. The first receipt of a topic without any is that of the last whole
+        hour, however long that hour has to wait.
         """
+        first_ms = self._complete_ms(now_ms) - HOUR_MS
         with self._lock:
-            known = sorted(hour for hour in self._newest if hour.start_ms >= self._last[hour.topic] - self._late_ms)
+            for topic in self._topics:
+                self._last.setdefault(topic, first_ms)
+            known = sorted(
+                hour
+                for hour in self._newest
+                if hour.topic in self._topics and hour.start_ms >= self._last[hour.topic] - self._late_ms
+            )
             self._late.update(dict.fromkeys(known))
 
     def newest(self, hour: TopicHour) -> IssuedReceipt | None:
@@ -105,31 +119,37 @@ class ReceiptHours:
         known = self._newest.get(hour)
         if (
             known is not None
-            and appended_ms >= known.issued_ms - _LATE_MARGIN_MS
+            and appended_ms >= known.looked_ms - _CLOCK_ERROR_MS
             and hour.start_ms >= appended_ms - self._late_ms
         ):
             with self._lock:
                 self._late[hour] = None
 
-    def settle(self, hour: TopicHour) -> None:
-        """Note that an hour needs nothing more, and forget receipts of the topic whose late readings do not count."""
-        kept_ms = hour.start_ms - self._late_ms - HOUR_MS
+    def is_early(self, receipt: IssuedReceipt, now_ms: int) -> bool:
+        """Whether a receipt is of the future."""
+        return receipt.issued_ms > now_ms + _CLOCK_ERROR_MS
+
+    def settle(self, hour: TopicHour, looked_ms: int) -> None:
+        """Note that an hour, which was looked at then, needs nothing more; forget old receipts of its topic."""
+        kept_ms = hour.start_ms - self._late_ms - _REMEMBERED_MS
         with self._lock:
             self._late.pop(hour, None)
             self._early.discard(hour)
             self._last[hour.topic] = max(hour.start_ms, self._last.get(hour.topic, 0))
+            if known := self._newest.get(hour):
+                issued_ms = min(known.issued_ms, looked_ms)
+                self._newest[hour] = known._replace(issued_ms=issued_ms, looked_ms=looked_ms)
             self._newest = {
                 one: receipt
                 for one, receipt in self._newest.items()
-                if one.topic != hour.topic or one.start_ms >= kept_ms
+                if one.topic != hour.topic or one.start_ms >= kept_ms or one in self._late or one in self._early
             }
 
     def _next_first(self, now_ms: int, without: Collection[str]) -> TopicHour | None:
         """Return the oldest complete hour without a receipt."""
         complete_ms = self._complete_ms(now_ms)
         with self._lock:
-            future_ms = now_ms + _CLOCK_ERROR_MS
-            self._early.update(hour for hour, one in self._newest.items() if one.issued_ms > future_ms)
+            self._early.update(hour for hour, one in self._newest.items() if self.is_early(one, now_ms))
             # The topic may reach back for months: whoever switches receipts on begins with the last whole hour.
             firsts = {topic: self._last.get(topic, complete_ms - HOUR_MS) + HOUR_MS for topic in self._topics}
             hours = [*self._early, *(TopicHour(topic, start_ms) for topic, start_ms in firsts.items())]

@@ -93,7 +93,7 @@ class ReceiptIssuer:
             return _UNREADY_WAIT_MS
         if not self._has_begun:
             self._has_begun = True
-            self._hours.begin()
+            self._hours.begin(self._now_ms())
         now_s = time.monotonic()
         waiting = {topic: at_s - now_s for topic, (_, at_s) in self._retries.items() if at_s > now_s}
         hour = self._hours.next(self._now_ms(), without=waiting)
@@ -128,15 +128,14 @@ class ReceiptIssuer:
         """
         begun_s, known = time.monotonic(), self._hours.newest(hour)
         with translate_kafka_errors(), closing(self._make_consumer()) as consumer, ReadingSet() as readings:
-            issued_ms = self._now_ms()
-            spans = self._spans.of(consumer, hour, issued_ms)
+            spans, asked_ms = self._spans.of(consumer, hour, self._now_ms())
             undecodable = 0
             for message in consume_spans(consumer, hour.topic, spans or {}, self._timeout_s):
                 if stop.is_set():
                     return
                 undecodable += not self._take(message, hour, readings)
             if spans is None or not self._spans.has_all(hour.topic, spans):
-                self._miss(hour, is_first=known is None)
+                self._miss(hour, asked_ms)
                 return
             receipt = Receipt(
                 topic=hour.topic,
@@ -145,11 +144,14 @@ class ReceiptIssuer:
                 records=readings.taken,
                 parts=tuple(readings.parts()),
                 unreconciled=self._open_findings(hour.topic),
-                issued_ms=issued_ms,
+                issued_ms=asked_ms,
             ).signed_by(self._key)
         if undecodable:
             _log.warning("records are in no receipt: they are no readings", topic=hour.topic, records=undecodable)
-        if known is None or known.issued_ms > issued_ms or receipt.parts_digest() != known.parts_digest:
+        is_needed = known is None or self._hours.is_early(known, asked_ms)
+        if known is not None and not is_needed and receipt.readings < known.readings:
+            _log.error("the receipt of an hour stays: Kafka has fewer readings", topic=hour.topic, hour=hour.start_ms)
+        elif known is None or is_needed or receipt.parts_digest() != known.parts_digest:
             write(receipt, self._writer)
             self._hours.take(receipt)
             self._metrics.issued.labels(hour.topic).inc()
@@ -161,16 +163,21 @@ class ReceiptIssuer:
                 readings=receipt.readings,
                 seconds=round(time.monotonic() - begun_s, 3),
             )
-        self._hours.settle(hour)
+        self._settle(hour, asked_ms)
 
-    def _miss(self, hour: TopicHour, *, is_first: bool) -> None:
+    def _settle(self, hour: TopicHour, asked_ms: int) -> None:
+        self._spans.answered(hour.topic)
+        self._hours.settle(hour, asked_ms)
+
+    def _miss(self, hour: TopicHour, asked_ms: int) -> None:
         """Give an hour up of which Kafka may have removed readings; a receipt that it has stays."""
-        if is_first:
+        known = self._hours.newest(hour)
+        if known is None or self._hours.is_early(known, asked_ms):
             self._metrics.missed.labels(hour.topic).inc()
             _log.error("no receipt of an hour: Kafka has removed readings of it", topic=hour.topic, hour=hour.start_ms)
         else:
             _log.info("the receipt of an hour stays: Kafka has removed readings", topic=hour.topic, hour=hour.start_ms)
-        self._hours.settle(hour)
+        self._settle(hour, asked_ms)
 
     def _take(self, message: Message, hour: TopicHour, readings: ReadingSet) -> bool:
         """Take a record; return False if it is no reading."""

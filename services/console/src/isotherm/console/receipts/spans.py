@@ -28,16 +28,18 @@ class HourSpans:
     def __init__(self, admin: AdminClient, timeout_s: float) -> None:
         """`timeout_s` bounds each request."""
         self._admin, self._timeout_s = admin, timeout_s
-        self._ends: dict[str, tuple[TopicHour, dict[int, int]]] = {}
-        """Of each topic the hour that was last asked for, and how far it has to be read at least."""
+        self._questions: dict[str, tuple[TopicHour, int, dict[int, int]]] = {}
+        """Of each topic the hour that is asked for, since when, and how far it has to be read at least."""
 
-    def of(self, consumer: Consumer, hour: TopicHour, now_ms: int) -> Spans | None:
-        """Return where to read; None if records of the hour may be gone.
+    def of(self, consumer: Consumer, hour: TopicHour, now_ms: int) -> tuple[Spans | None, int]:
+        """Return where to read, None if records of the hour may be gone; and since when the hour is asked for.
 
         Raises KafkaException, and UnavailableError while a transaction that is open hides records which were there when
-        the hour was first asked for.
+        the hour was first asked for. `answered` ends the question.
         """
         numbers = self._partitions(consumer, hour.topic)
+        # Before the offsets of a time, which brokers tell only of committed records.
+        ends, asked_ms = self._committed_ends(hour, numbers, now_ms)
         since_ms = hour.start_ms - _FAST_CLOCK_MS
         found = {}
         for one in consumer.offsets_for_times(
@@ -46,16 +48,19 @@ class HourSpans:
             if one.error is not None:
                 raise KafkaException(one.error)
             found[one.partition] = one.offset
-        ends = self._committed_ends(hour, numbers)
         first = self._first(hour.topic, numbers)
         spans = {}
         for number in numbers:
-            # A negative offset: nothing was appended since then.
-            start = ends[number] if found[number] < 0 else found[number]
+            # A negative offset: nothing was appended since then. A greater one than the end: only after the question.
+            start = ends[number] if found[number] < 0 else min(found[number], ends[number])
             if 0 < first[number] == start and (start < ends[number] or self._removes(hour.topic, now_ms - since_ms)):
-                return None
+                return None, asked_ms
             spans[number] = (start, ends[number])
-        return spans
+        return spans, asked_ms
+
+    def answered(self, topic: str) -> None:
+        """Forget the question of a topic."""
+        self._questions.pop(topic, None)
 
     def has_all(self, topic: str, spans: Spans) -> bool:
         """Whether Kafka still has all records of spans. Raises KafkaException."""
@@ -68,21 +73,21 @@ class HourSpans:
             raise KafkaException(found.error)
         return sorted(found.partitions)
 
-    def _committed_ends(self, hour: TopicHour, numbers: list[int]) -> dict[int, int]:
-        """Return how far committed records reach, which is at least to what was there at the first question."""
+    def _committed_ends(self, hour: TopicHour, numbers: list[int], now_ms: int) -> tuple[dict[int, int], int]:
+        """Return how far committed records reach, at least to what was there at the first question, and its time."""
         all_ends = self._offsets(hour.topic, numbers, OffsetSpec.latest(), committed=False)  # type: ignore[no-untyped-call]  # it has no annotations
-        asked, wanted = self._ends.get(hour.topic, (hour, all_ends))
-        if asked != hour or any(all_ends[number] < end for number, end in wanted.items()):
+        asked, asked_ms, wanted = self._questions.get(hour.topic, (hour, now_ms, all_ends))
+        if asked != hour or any(all_ends.get(number, -1) < end for number, end in wanted.items()):
             # Another hour, or another topic of the same name.
-            wanted = all_ends
-        self._ends[hour.topic] = (hour, wanted)
+            asked_ms, wanted = now_ms, all_ends
+        self._questions[hour.topic] = (hour, asked_ms, wanted)
         ends = self._offsets(hour.topic, numbers, OffsetSpec.latest(), committed=True)  # type: ignore[no-untyped-call]  # it has no annotations
         hidden = [number for number, end in wanted.items() if ends[number] < end]
         if hidden:
             raise UnavailableError(
                 f"an open transaction hides records in partition {hidden[0]}, offset {ends[hidden[0]]}"
             )
-        return ends
+        return ends, asked_ms
 
     def _first(self, topic: str, numbers: list[int]) -> dict[int, int]:
         return self._offsets(topic, numbers, OffsetSpec.earliest(), committed=False)  # type: ignore[no-untyped-call]  # it has no annotations
