@@ -85,7 +85,8 @@ def test_a_false_alarm_convicts_a_run_and_a_reconciler_that_compares_nothing_lea
         "isotherm_reconciliation_acknowledged/compared": 1_000.0,
     }
     quiet, alarmed, idle = Alarms(compared=compared), Alarms([{"hop": "kafka"}], 0, compared), Alarms()
-    assert [judge_alarms(one) for one in (quiet, alarmed, idle, None)] == [0, 1, 3, 1]
+    behind = Alarms(compared={**compared, "isotherm_reconciliation_behind_seconds": 7.0})
+    assert [judge_alarms(one) for one in (quiet, alarmed, idle, behind, None)] == [0, 1, 3, 3, 1]
     assert (quiet.text(), alarmed.text()) == ("none", "1:0-open")
     assert result_line(1, 5.0, Happened(alarms=alarmed), "clean", "a").endswith("false-alarms=1:0-open\n")
 

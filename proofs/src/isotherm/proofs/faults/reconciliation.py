@@ -27,6 +27,8 @@ _POLL_S = 1.0
 _PREFIX = "isotherm_reconciliation_"
 _FEWEST = {f"{_PREFIX}windows_total": 100.0, f"{_PREFIX}rows_total": 100.0, f"{_PREFIX}acknowledged/compared": 1_000.0}
 """What the process has to compare for a run to say something."""
+_NOTHING_OF = (f"{_PREFIX}behind_seconds", f"{_PREFIX}unlisted_total")
+"""Windows that still wait, and findings that were not kept, leave a run unjudged."""
 
 
 @dataclass
@@ -39,8 +41,9 @@ class Alarms:
     compared: dict[str, float] = field(default_factory=dict)
 
     def scarce(self) -> list[str]:
-        """Return the names of the comparisons of which there were too few."""
-        return [name for name, fewest in _FEWEST.items() if self.compared.get(name, 0.0) < fewest]
+        """Return the metrics by which it did not compare enough for a verdict."""
+        too_few = [name for name, fewest in _FEWEST.items() if self.compared.get(name, 0.0) < fewest]
+        return too_few + [name for name in _NOTHING_OF if self.compared.get(name, 0.0) > 0]
 
     def text(self) -> str:
         """Return the figures for the results."""
@@ -93,8 +96,9 @@ class Reconciliation(Worker):
                 raise self.failure("ended by itself")
             if waited_s > _PATIENCE_S + _MARGIN_S:
                 found = self._found(system)
-                if not found.still_open or waited_s > _PATIENCE_S + _MARGIN_S + patience_s:
-                    found.compared = self._compared()
+                found.compared = self._compared()
+                waits = found.still_open or found.compared.get(f"{_PREFIX}behind_seconds", 0.0) > 0
+                if not waits or waited_s > _PATIENCE_S + _MARGIN_S + patience_s:
                     return found
             time.sleep(_POLL_S)
 
