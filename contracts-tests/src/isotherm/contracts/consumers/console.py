@@ -256,7 +256,7 @@ NEEDS = (
         UNRECONCILED,
         "Unreconciled",
         1,
-        match.type("aggregator|a device|temperature|0|1"),
+        match.regex("aggregator|a device|temperature|0|1", regex=r"^aggregator\|[^|]+\|temperature\|\d+\|\d+$"),
         {
             "id": match.type("aggregator|a device|temperature|0|1"),
             "hop": "aggregator",

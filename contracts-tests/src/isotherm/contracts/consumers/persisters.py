@@ -189,6 +189,7 @@ def _alert(name: str, state: str, at_ms: int, closed_ms: int | None, measured: f
         "value": measured,
         "threshold": 28.0,
         "message": match.type("temperature 29.5 Cel is above 28.0 Cel"),
+        "attributes": {"region": "north"},
     }
     row = (f"readings-{_DAY}", f"{alert_id}-{state}", at_ms, None)
     return _need(ELASTICSEARCH, "alerts", name, "alerts", "Alert", value, row)
