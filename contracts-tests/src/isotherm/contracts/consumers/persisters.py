@@ -85,8 +85,12 @@ def _need(
     record: str,
     value: Mapping[str, Any],
     row: tuple[str, str, int, int | None],
+    newest: int = 1,
 ) -> Need:
-    """`row` is what the message becomes: target, id, event time and, where it has one, revision."""
+    """`row` is what the message becomes: target, id, event time and, where it has one, revision.
+
+    `newest` is the newest version of the schema; what it added is not needed of earlier releases.
+    """
     target, identity, event_time_ms, revision = row
 
     def becomes_a_row(harness: Harness, found: Message) -> object:
@@ -98,7 +102,7 @@ def _need(
         return made.target, made.id, made.event_time_ms, made.revision, made.values
 
     # Every field of the record becomes one of the row.
-    pinned = tuple(one["name"] for one in schema(record, 1)["fields"] if one["name"] not in value)
+    pinned = tuple(one["name"] for one in schema(record, newest)["fields"] if one["name"] not in value)
     return Need(
         consumer,
         provider,
@@ -189,10 +193,9 @@ def _alert(name: str, state: str, at_ms: int, closed_ms: int | None, measured: f
         "value": measured,
         "threshold": 28.0,
         "message": match.type("temperature 29.5 Cel is above 28.0 Cel"),
-        "attributes": {"region": "north"},
     }
     row = (f"readings-{_DAY}", f"{alert_id}-{state}", at_ms, None)
-    return _need(ELASTICSEARCH, "alerts", name, "alerts", "Alert", value, row)
+    return _need(ELASTICSEARCH, "alerts", name, "alerts", "Alert", value, row, newest=2)
 
 
 _COAP_EVENT_MS = 1_486_997_194_029
