@@ -214,4 +214,4 @@ def test_several_runs_take_successive_seeds_and_end_with_the_code_of_the_worst(
     assert main(["faults", "--record", "--pace", "1", "--runs", "3", "--seed", "7", "--folder", str(tmp_path)]) == 1
     lines = (tmp_path / "fault-runs.txt").read_text(encoding="utf-8").splitlines()
     assert [line.split()[2] for line in lines] == ["seed=7", "seed=8", "seed=9"]
-    assert lines[1].endswith(" history=findings lost-write")
+    assert lines[1].endswith(" history=findings lost-write false-alarms=not-asked")
