@@ -215,7 +215,8 @@ def _play(arguments: argparse.Namespace, plan: list[Fault], history: Path, happe
         recorder.start()
         reconciliation = Reconciliation.of(system)
         undo.callback(reconciliation.stop)
-        reconciliation.start_and_wait(_READY_TIMEOUT_S * happened.pace)
+        reconciliation.start()
+        reconciliation.wait_ready(_READY_TIMEOUT_S * happened.pace)
         began = time.monotonic()
         injector = Injector(
             system,

@@ -7,7 +7,7 @@ import tomllib
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -57,7 +57,6 @@ class Reconciliation(Worker):
 
     name = "reconciliation"
     program = "isotherm-console"
-    stop_timeout_s: ClassVar[float] = 40.0
 
     @classmethod
     def of(cls, system: System) -> Reconciliation:
@@ -75,15 +74,6 @@ class Reconciliation(Worker):
         folder = system.stack.folder / "demo" / cls.name
         return cls(folder, Runtime(system.stack.artifacts), Configured(arguments, {}), hold_free_port())
 
-    def start_and_wait(self, timeout_s: float) -> None:
-        """Start it; raises ServerFailed if it is not ready in time."""
-        self.start()
-        deadline = time.monotonic() + timeout_s
-        while not self.is_ready():
-            if not self.alive() or time.monotonic() > deadline:
-                raise self.failure(f"not ready within {timeout_s:.0f} s")
-            time.sleep(_POLL_S)
-
     def alarms(self, system: System, patience_s: float) -> Alarms:
         """Wait until all windows were due, at most `patience_s` seconds longer for what is open to be taken back.
 
@@ -100,6 +90,7 @@ class Reconciliation(Worker):
                 waits = found.still_open or found.compared.get(f"{_PREFIX}behind_seconds", 0.0) > 0
                 if not waits or waited_s > _PATIENCE_S + _MARGIN_S + patience_s:
                     return found
+            # Nothing tells that a finding will not come.
             time.sleep(_POLL_S)
 
     def _found(self, system: System) -> Alarms:

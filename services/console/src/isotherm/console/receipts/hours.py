@@ -150,7 +150,7 @@ class ReceiptHours:
         complete_ms = self._complete_ms(now_ms)
         with self._lock:
             self._early.update(hour for hour, one in self._newest.items() if self.is_early(one, now_ms))
-            # The topic may reach back for months: whoever switches receipts on begins with the last whole hour.
+            # A topic may hold readings of months. Its first receipt is that of the last whole hour.
             firsts = {topic: self._last.get(topic, complete_ms - HOUR_MS) + HOUR_MS for topic in self._topics}
             hours = [*self._early, *(TopicHour(topic, start_ms) for topic, start_ms in firsts.items())]
         due = [hour for hour in hours if hour.start_ms <= complete_ms and hour.topic not in without]

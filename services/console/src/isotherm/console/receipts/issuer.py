@@ -15,7 +15,7 @@ from isotherm.connector.receipts.reading_set import HourReading, ReadingSet, ent
 from isotherm.connector.receipts.receipt import HOUR_MS, SCHEMA, TOPIC, Receipt
 from isotherm.console.cluster.control_topics import ControlTopicWriter
 from isotherm.console.errors import UnavailableError
-from isotherm.console.receipts.hours import ReceiptHours, TopicHour
+from isotherm.console.receipts.hours import IssuedReceipt, ReceiptHours, TopicHour
 from isotherm.console.receipts.spans import HourSpans
 from isotherm.console.reconciliation.decoding import RecordDecoder, value_of
 from isotherm.console.records.consumer import consume_spans, translate_kafka_errors
@@ -148,10 +148,10 @@ class ReceiptIssuer:
             ).signed_by(self._key)
         if undecodable:
             _log.warning("records are in no receipt: they are no readings", topic=hour.topic, records=undecodable)
-        is_needed = known is None or self._hours.is_early(known, asked_ms)
-        if known is not None and not is_needed and receipt.readings < known.readings:
+        valid = self._valid(known, asked_ms)
+        if valid is not None and receipt.readings < valid.readings:
             _log.error("the receipt of an hour stays: Kafka has fewer readings", topic=hour.topic, hour=hour.start_ms)
-        elif known is None or is_needed or receipt.parts_digest() != known.parts_digest:
+        elif valid is None or receipt.parts_digest() != valid.parts_digest:
             write(receipt, self._writer)
             self._hours.take(receipt)
             self._metrics.issued.labels(hour.topic).inc()
@@ -165,14 +165,17 @@ class ReceiptIssuer:
             )
         self._settle(hour, asked_ms)
 
+    def _valid(self, known: IssuedReceipt | None, asked_ms: int) -> IssuedReceipt | None:
+        """Return the known receipt; None where there is none, or one of the future, which counts as none."""
+        return None if known is None or self._hours.is_early(known, asked_ms) else known
+
     def _settle(self, hour: TopicHour, asked_ms: int) -> None:
         self._spans.answered(hour.topic)
         self._hours.settle(hour, asked_ms)
 
     def _miss(self, hour: TopicHour, asked_ms: int) -> None:
         """Give an hour up of which Kafka may have removed readings; a receipt that it has stays."""
-        known = self._hours.newest(hour)
-        if known is None or self._hours.is_early(known, asked_ms):
+        if self._valid(self._hours.newest(hour), asked_ms) is None:
             self._metrics.missed.labels(hour.topic).inc()
             _log.error("no receipt of an hour: Kafka has removed readings of it", topic=hour.topic, hour=hour.start_ms)
         else:

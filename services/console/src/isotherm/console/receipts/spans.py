@@ -18,6 +18,8 @@ from isotherm.servicekit.kafka.offsets import list_offsets
 
 Spans = Mapping[int, tuple[int, int]]
 """The first offset and the one behind the last, by partition."""
+# confluent-kafka has no annotations for these two.
+_EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _FAST_CLOCK_MS = 600_000
 """How far a device's clock may be ahead: its readings are appended before their event time."""
 
@@ -75,13 +77,13 @@ class HourSpans:
 
     def _committed_ends(self, hour: TopicHour, numbers: list[int], now_ms: int) -> tuple[dict[int, int], int]:
         """Return how far committed records reach, at least to what was there at the first question, and its time."""
-        all_ends = self._offsets(hour.topic, numbers, OffsetSpec.latest(), committed=False)  # type: ignore[no-untyped-call]  # it has no annotations
+        all_ends = self._offsets(hour.topic, numbers, _LATEST, committed=False)
         asked, asked_ms, wanted = self._questions.get(hour.topic, (hour, now_ms, all_ends))
         if asked != hour or any(all_ends.get(number, -1) < end for number, end in wanted.items()):
             # Another hour, or another topic of the same name.
             asked_ms, wanted = now_ms, all_ends
         self._questions[hour.topic] = (hour, asked_ms, wanted)
-        ends = self._offsets(hour.topic, numbers, OffsetSpec.latest(), committed=True)  # type: ignore[no-untyped-call]  # it has no annotations
+        ends = self._offsets(hour.topic, numbers, _LATEST, committed=True)
         hidden = [number for number, end in wanted.items() if ends[number] < end]
         if hidden:
             raise UnavailableError(
@@ -90,7 +92,7 @@ class HourSpans:
         return ends, asked_ms
 
     def _first(self, topic: str, numbers: list[int]) -> dict[int, int]:
-        return self._offsets(topic, numbers, OffsetSpec.earliest(), committed=False)  # type: ignore[no-untyped-call]  # it has no annotations
+        return self._offsets(topic, numbers, _EARLIEST, committed=False)
 
     def _offsets(self, topic: str, numbers: list[int], spec: OffsetSpec, *, committed: bool) -> dict[int, int]:
         found = list_offsets(
