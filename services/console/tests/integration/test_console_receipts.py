@@ -69,6 +69,8 @@ class Store:
     def make_topic(self) -> None:
         config = {"message.timestamp.type": "LogAppendTime", "retention.ms": str(self.kept_ms)}
         self.world.admin.create_topics([NewTopic(self.name, 3, 1, config=config)])[self.name].result(WAIT_S)
+        # A broker may know a new topic a moment later than the controller has made it.
+        until("it is known", lambda: self.name in self.world.admin.list_topics(timeout=WAIT_S).topics, lambda: "")
 
     def ingest(self, device: str, event_ms: int, value: float) -> None:
         row = {"device_id": device, "metric": "temperature", "event_time": event_ms, "sequence": 7, "value": value}

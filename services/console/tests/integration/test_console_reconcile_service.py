@@ -200,10 +200,11 @@ class Pipeline:
     def found(self) -> Told:
         """What is open."""
         found = [(one["identity"], one["kind"]) for one in open_findings(self.world.kafka, self.world.registry)]
+        # Of other hops no identity is a window's.
         return {
             (identity["device_id"], int(identity["window_start"])): kind
             for identity, kind in found
-            if identity["device_id"].startswith(self.name)
+            if identity.get("device_id", "").startswith(self.name)
         }
 
 

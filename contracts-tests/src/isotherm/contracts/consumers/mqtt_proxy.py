@@ -6,6 +6,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from pact import match
+
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, expect
@@ -72,7 +74,7 @@ NEEDS = (
         "isotherm.mqtt.claims",
         "MqttClaims",
         1,
-        "\0pod\0mqtt-0/5f2b",
+        match.regex("\0pod\0mqtt-0/5f2b", regex=r"^\x00pod\x00.+$"),
         {"incarnation": "mqtt-0/5f2b", "messages": ['["beat"]', '["claim",64,"simulator-1","kitchen",false]']},
         _reads_claim,
     ),

@@ -73,8 +73,6 @@ NEEDS = (
         {
             "request": ID,
             "connector": CONNECTOR,
-            "task": match.integer(0),
-            "worker": match.type("host:1"),
             "rows": [
                 {
                     "target": "a-queue",
@@ -84,7 +82,6 @@ NEEDS = (
                     "row": match.type("{}"),
                 }
             ],
-            "problem": None,
         },
         _is_told,
     ),

@@ -32,8 +32,8 @@ Choose = Callable[[str], bool]
 def judged(console: Console, choose: Choose = lambda _name: True) -> Iterator[Judged]:
     """Run every mutant of every exchange.
 
-    A request's part is used when the console answers or does something else, a response's when the user sees something
-    else.
+    A part is used when the user sees something else or the console does something else: after a response by what the
+    command asks next.
     """
     unused: set[str] = set()
     for name, call in CALLS.items():
@@ -61,7 +61,7 @@ def _judged(
         if mutant.path[0] == "headers" and mutant.where in tried:
             continue
         after = run(console, call, response=_at(number, mutant.document))
-        yield Judged(name, RESPONSE, mutant, after.shown != before.shown)
+        yield Judged(name, RESPONSE, mutant, (after.shown, after.done) != (before.shown, before.done))
 
 
 def uses(console: Console) -> contract.Uses:

@@ -129,6 +129,7 @@ def _with_dead_letters(console: Console) -> None:
 
 def _with_alerts(console: Console) -> None:
     """An open alert, a silence and an acknowledgement."""
+    empty(console)
     times = (scenario.MEASURED_MS, scenario.MEASURED_MS, None)
     console.alerts.update(
         Alert(
@@ -143,6 +144,7 @@ def _with_alerts(console: Console) -> None:
 
 def _with_rule(console: Console) -> None:
     """A rule of the topic."""
+    empty(console)
     definition = '{"kind": "above", "metric": "temperature", "threshold": 28}'
     rule = AlertRule("temperature.above", "rule", definition, "user", NOW_MS, "user", NOW_MS)
     console.rules.rules.update(rule.rule_id, rule)
@@ -150,6 +152,7 @@ def _with_rule(console: Console) -> None:
 
 def _with_trace(console: Console) -> None:
     """A reading that is in a window, and which a connector has settled."""
+    empty(console)
     reading = Reading(scenario.DEVICE, "temperature", 21.5, "Cel", scenario.MEASURED_MS, scenario.TAKEN_IN_MS, 17)
     place = TopicPartitionOffset("thermostat.data", 1, 42)
     console.tracer.found = Trace(

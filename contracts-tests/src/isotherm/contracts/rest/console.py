@@ -142,7 +142,7 @@ class MemoryTracer:
     def __init__(self) -> None:
         self.found: Trace | None = None
         self.published: list[StoredPublish] = []
-        self.asked: list[Question] = []
+        self.asked: list[object] = []
 
     def trace(self, question: Question) -> Trace:
         """Return the trace. Raises NotFoundError."""
@@ -152,9 +152,10 @@ class MemoryTracer:
         return self.found
 
     def publishes(
-        self, _client_id: str, _at_ms: int, _within_ms: int, packet_id: int | None
+        self, client_id: str, at_ms: int, within_ms: int, packet_id: int | None
     ) -> tuple[list[StoredPublish], list[str]]:
         """Return the publishes that have the packet identifier, and a note."""
+        self.asked.append((client_id, at_ms, within_ms, packet_id))
         found = [one for one in self.published if packet_id is None or one.packet_id == str(packet_id)]
         return found, ["the search in brightness ended after 500 records, before its end"]
 
@@ -210,6 +211,12 @@ class Console:
         self.http = TestClient(application_, base_url=URL, follow_redirects=False)
         self.http.portal = _portal()
         self.reset()
+
+    @property
+    def done(self) -> str:
+        """What requests made it do since the last reset."""
+        store = self.store
+        return repr((store.written, store.committed, store.moves, self.queues.handled, self.tracer.asked))
 
     def reset(self) -> None:
         """Forget everything but one connector class and a worker that can run it."""

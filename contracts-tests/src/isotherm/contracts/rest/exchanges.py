@@ -103,6 +103,7 @@ def run(
     `answer` stands for the console, if given.
     """
     shown: list[object] = []
+    done: list[str] = []
     exchanges: list[Exchange] = []
     for format_ in call.formats:
         call.prepare(console)
@@ -110,8 +111,8 @@ def run(
         arguments = [*call.arguments, *(["--format", format_] if format_ else []), "--endpoint", URL]
         shown.append(_invoke(wire, arguments, call.stdin))
         exchanges = exchanges or wire.exchanges
-    done = repr((console.store.written, console.store.committed, console.store.moves, console.queues.handled))
-    return Run(exchanges, repr(shown), done)
+        done.append(console.done)
+    return Run(exchanges, repr(shown), repr(done))
 
 
 def _invoke(wire: _Wire, arguments: list[str], stdin: str) -> tuple[object, ...]:
