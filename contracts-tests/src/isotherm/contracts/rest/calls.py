@@ -127,8 +127,8 @@ def _with_dead_letters(console: Console) -> None:
         console.queues.records.append(record)
 
 
-def _with_alerts(console: Console) -> None:
-    """An open alert, a silence and an acknowledgement."""
+def _with_alert(console: Console) -> None:
+    """An open alert."""
     empty(console)
     times = (scenario.MEASURED_MS, scenario.MEASURED_MS, None)
     console.alerts.update(
@@ -136,6 +136,11 @@ def _with_alerts(console: Console) -> None:
             scenario.ALERT_ID, scenario.DEVICE, "above", "warning", "opened", *times, "temperature", 29.5, 28.0, "hot"
         )
     )
+
+
+def _with_silences(console: Console) -> None:
+    """An open alert, a silence and an acknowledgement."""
+    _with_alert(console)
     scope = (("dev-*",), (), {"region": ("north",)})
     silence = Silence("repairs", "silence", None, *scope, NOW_MS, NOW_MS + 60_000, "works", "user", NOW_MS)
     console.silences.silences.update(silence.silence_id, silence)
@@ -247,9 +252,9 @@ CALLS: Mapping[str, Call] = {
         ("trace", "--client", "nobody", "--at", "@0", "--packet", "9"), _with_trace, formats=_NO_FORMAT
     ),
     "trace what is not there": Call(("trace", "nobody", "--at", "@0"), empty, formats=_NO_FORMAT),
-    "alerts list": Call(("alerts", "list"), _with_alerts),
-    "alerts ack": Call(("alerts", "ack", scenario.ALERT_ID), _with_alerts, formats=_NO_FORMAT),
-    "alerts silence": Call(("alerts", "silence", "--for", "2h", "--rule", "silent", "--id", "night"), _with_alerts),
-    "alerts unsilence": Call(("alerts", "unsilence", "repairs"), _with_alerts, formats=_NO_FORMAT),
-    "alerts silences": Call(("alerts", "silences"), _with_alerts),
+    "alerts list": Call(("alerts", "list"), _with_silences),
+    "alerts ack": Call(("alerts", "ack", scenario.ALERT_ID), _with_alert, formats=_NO_FORMAT),
+    "alerts silence": Call(("alerts", "silence", "--for", "2h", "--rule", "silent", "--id", "night"), _with_silences),
+    "alerts unsilence": Call(("alerts", "unsilence", "repairs"), _with_silences, formats=_NO_FORMAT),
+    "alerts silences": Call(("alerts", "silences"), _with_silences),
 }
