@@ -74,7 +74,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One message of a topic; timestamps in `value` are epoch milliseconds."""
+    """One message of a topic; timestamps in `value` are epoch milliseconds, bytes are the UTF-8 form of a text."""
 
     topic: str
     name: str
@@ -168,4 +168,7 @@ def _topic(entry: Traversable) -> Topic:
 
 def _example(topic_name: str, entry: Traversable) -> Example:
     content: dict[str, Any] = json.loads(entry.read_text(encoding="utf-8"))
-    return Example(topic_name, entry.name.removesuffix(".json"), content["key"], content["value"], content["headers"])
+    fields = schema(record, versions(record)[-1])["fields"] if (record := topic(topic_name).record) else []
+    texts = [field["name"] for field in fields if field["type"] == "bytes" and field["name"] in content["value"]]
+    value = {**content["value"], **{name: content["value"][name].encode() for name in texts}}
+    return Example(topic_name, entry.name.removesuffix(".json"), content["key"], value, content["headers"])
