@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from isotherm.proofs.faults import command as faults
 from isotherm.proofs.history import command as history
+from isotherm.proofs.tampering import command as tampering
 from isotherm.proofs.worlds import command as worlds
 
 
@@ -15,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m isotherm.proofs", description=__doc__)
     commands = parser.add_subparsers(required=True)
-    for part in (faults, history, worlds):
+    for part in (faults, history, tampering, worlds):
         part.add_commands(commands)
     arguments = parser.parse_args(argv)
     code: int = arguments.go(arguments)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from isotherm.proofs.commit import commit
 from isotherm.proofs.faults.pace import pace as measured_pace
 from isotherm.proofs.faults.plan import BROKERS, CLOCK_JUMP, DISKS, Fault, make_plan
 from isotherm.proofs.history.checking.checker import check
@@ -128,7 +128,7 @@ def _run(arguments: argparse.Namespace, seed: int) -> int:
         # Something did not become ready again. The next run takes the next seed, so this one has to be on record.
         traceback.print_exc()
         code, outcome = _NOT_JUDGED, "not-finished"
-    line = result_line(seed, arguments.seconds, happened, outcome, _commit())
+    line = result_line(seed, arguments.seconds, happened, outcome, commit())
     print(line, end="")
     if arguments.record:
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
@@ -278,10 +278,3 @@ def _means(
 def further_ports(system: System, relay_ports: dict[str, int]) -> dict[str, int]:
     """Return where clients find servers beside their own TCP ports: relays of brokers, CoAP devices."""
     return {**relay_ports, system.sensors.name: system.ports.coap}
-
-
-def _commit() -> str:
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty=+", "--exclude=*"], capture_output=True, text=True, check=False
-    )
-    return described.stdout.strip() or "unknown"

@@ -59,7 +59,7 @@ class Reconciliation(Worker):
     program = "isotherm-console"
 
     @classmethod
-    def of(cls, system: System) -> Reconciliation:
+    def of(cls, system: System, *, readbacks_per_s: float = 10) -> Reconciliation:
         """Make one for a system; it is not a part of it, and no fault hits it."""
         aggregator = tomllib.loads((system.examples / "aggregator.toml").read_text(encoding="utf-8"))
         settings = {
@@ -68,7 +68,7 @@ class Reconciliation(Worker):
             "reconciliation.window_ms": aggregator["window_ms"],
             # Faults hold the aggregator up for minutes, and every window is to be compared.
             "reconciliation.keep_ms": 7_200_000,
-            "reconciliation.readbacks_per_s": 10,
+            "reconciliation.readbacks_per_s": readbacks_per_s,
         }
         arguments = ["reconcile", *(part for key, of in settings.items() for part in ("--set", f"{key}={of}"))]
         folder = system.stack.folder / "demo" / cls.name
@@ -92,6 +92,10 @@ class Reconciliation(Worker):
                     return found
             # Nothing tells that a finding will not come.
             time.sleep(_POLL_S)
+
+    def findings(self, system: System) -> list[dict[str, Any]]:
+        """Return everything that it has ever found."""
+        return self._found(system).raised
 
     def _found(self, system: System) -> Alarms:
         found, newest = Alarms(), dict[bytes, bool]()

@@ -6,7 +6,6 @@ import argparse
 import importlib
 import multiprocessing
 import os
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -19,6 +18,7 @@ from multiprocessing.context import ForkContext, SpawnContext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from isotherm.proofs.commit import commit
 from isotherm.proofs.worlds import results
 from isotherm.proofs.worlds.scenario import Outcome, Scenario, World, shrink
 
@@ -138,7 +138,7 @@ def _run_seeds(pool: ProcessPoolExecutor, name: str, seeds: range) -> tuple[resu
     result = results.Result(
         f"{datetime.now(UTC):%Y-%m-%d}",
         name,
-        _commit(),
+        commit(),
         seeds[0],
         seeds[-1],
         sum(part.simulated_ms for part in parts) / _HOUR_MS,
@@ -236,10 +236,3 @@ def _replay(world: World, scenario: Scenario) -> int:
     for text in outcome.findings:
         print(f"FINDING {text}")
     return 1 if outcome.findings else 0
-
-
-def _commit() -> str:
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty=+", "--exclude=*"], capture_output=True, text=True, check=False
-    )
-    return described.stdout.strip() or "unknown"
