@@ -32,6 +32,7 @@ _SETTLED_S = 90.0
 _ROUND_S, _POLL_S = 6.0, 2.0
 _READBACKS_PER_S = 150
 """So that each row is read back again and again within a minute."""
+_MOST_OF_ROUND = 30
 _SHARES = {"window": 30, "acknowledgement": 20, "row": 50}
 _OK, _FAILED = 0, 1
 
@@ -162,11 +163,12 @@ def _round(run: Run, most: int, windows: Any, attestations: Any, stores: list[St
     free = [one for one in found if one.key.identity not in taken and not one.key.device_id.startswith("strange-")]
     chance.shuffle(free)
     print(f"{len(run.tampered)} faults, {len(free)} windows that nobody has touched", flush=True)
-    kinds = chance.choices(list(_SHARES), list(_SHARES.values()), k=min(most, 30))
-    for kind in kinds:
+    if len(free) < _MOST_OF_ROUND:
+        return
+    for kind in chance.choices(list(_SHARES), list(_SHARES.values()), k=min(most, _MOST_OF_ROUND)):
         if kind == "acknowledgement":
             run.tampered.append(attestations.tamper())
-        elif free:
+        else:
             window = free.pop()
             store = chance.choice(stores)
             if kind == "window":
