@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from isotherm.simulators.coap import relay, server
-from isotherm.simulators.mqtt import simulator
+from isotherm.simulators.mqtt import actuators, simulator
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -16,6 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, add_arguments, run, text in (
         ("mqtt", simulator.add_arguments, simulator.run, "thermostats that publish over MQTT"),
+        ("actuators", actuators.add_arguments, actuators.run, "devices that take commands over MQTT"),
         ("coap", server.add_arguments, server.run, "a CoAP server with observable sensors"),
         ("relay", relay.add_arguments, relay.run, "a UDP path that loses, duplicates and reorders datagrams"),
         (
