@@ -14,7 +14,7 @@ from isotherm.connector.commands.records import (
     DeviceCommand,
     Progress,
 )
-from isotherm.console.devices.command_log import SAME_ID_MS, CommandLog, CommandView
+from isotherm.console.devices.command_log import SAME_ID_MS, CommandLog, CommandView, Key
 
 DEVICES, IDS = ("a", "b", "c"), ("1", "2", "3", "4")
 NO_BOUND = 10_000
@@ -113,7 +113,7 @@ def test_a_busy_device_takes_no_place_of_others() -> None:
 
 
 def test_the_first_final_outcome_counts() -> None:
-    kept, told = log(), []
+    kept, told = log(), list[Key]()
     kept.on_final = told.append
     for word in (ACCEPTED, DELIVERED, EXPIRED):
         kept.take_outcome(outcome(word))

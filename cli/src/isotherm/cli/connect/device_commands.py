@@ -152,12 +152,6 @@ def _outcome(found: Mapping[str, Any]) -> str:
     return str(found["outcome"] or "issued")
 
 
-def _answer(found: Mapping[str, Any]) -> str | None:
-    """Return the answer as text, or as base64 where it is none; None without one."""
-    text: str | None = found["answer"] if found["answer"] is not None else found["answer_base64"]
-    return text
-
-
 _TIMES = ("issued_at", "deadline", "accepted_at", "sent_at", "acknowledged_at", "answered_at")
 
 
@@ -168,7 +162,8 @@ def _properties(found: Mapping[str, Any]) -> str:
         "reason": found["reason"],
         **{name: formats.time_text(found[name], _PRECISION) for name in _TIMES},
         "service": found["service"],
-        "answer": _answer(found),
+        "answer": found["answer"],
+        "answer_base64": found["answer_base64"],
     }
     return files.to_properties({key: value for key, value in shown.items() if value not in (None, "")})
 
@@ -182,7 +177,8 @@ def _show(found: Mapping[str, Any], console: Console) -> None:
         ("reason", _plain(found["reason"] or "")),
         *((name.removesuffix("_at"), formats.time_text(found[name], _PRECISION)) for name in _TIMES),
         ("service", found["service"] or ""),
-        ("answer", _plain(_answer(found) or "", keep="\n\t")),
+        ("answer", _plain(found["answer"] or "", keep="\n\t")),
+        ("answer as base64", found["answer_base64"] or ""),
     ):
         if value:
             shown.add_row(key, Text(value))
@@ -199,7 +195,7 @@ def _show_list(found: Sequence[Mapping[str, Any]], console: Console) -> None:
             _outcome(one),
             Text(_plain(one["reason"] or "")),
             Text(_plain(one["issued_by"])),
-            Text(_plain(_answer(one) or "", keep="\n\t")),
+            Text(_plain(one["answer"] or one["answer_base64"] or "", keep="\n\t")),
         )
     console.print(table)
 
