@@ -15,7 +15,7 @@ from isotherm.cli.settings import CliSettings
 from isotherm.coap_ingest.metrics import Metrics as CoapMetrics
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.distributed.task_metrics import WorkerMetrics
-from isotherm.console.devices.command_follower import CommandMetrics
+from isotherm.console.devices.command_follower import CommandLogMetrics
 from isotherm.console.devices.command_log import CommandLog
 from isotherm.console.devices.command_waits import OutcomeWaits
 from isotherm.console.receipts.issuer import ReceiptMetrics
@@ -85,7 +85,7 @@ def _console() -> CollectorRegistry:
     registry = CollectorRegistry()
     FollowerMetrics(registry)
     log = CommandLog(max_commands=1, max_device_commands=1, max_bytes=1)
-    CommandMetrics(registry, log, OutcomeWaits(log))
+    CommandLogMetrics(registry, log, OutcomeWaits(log))
     ReconciliationMetrics(registry)
     ReceiptMetrics(registry)
     return registry

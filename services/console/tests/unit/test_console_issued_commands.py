@@ -210,6 +210,47 @@ def test_the_number_of_requests_that_wait_is_bounded() -> None:
     assert len(waits) == 0
 
 
+def test_a_command_is_issued_even_if_too_many_requests_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.commands.waits, "_max_waits", 0)
+    waiting = {"wait_ms": 60_000}
+    assert world.http.post(PATH, params=waiting, json=BODY).status_code == 202
+    assert len(world.records) == 1
+    assert world.http.get(f"{PATH}/id-1", params=waiting).status_code == 503
+    assert world.http.get(f"{PATH}/id-1").status_code == 200
+
+
+def test_a_caller_that_goes_away_waits_no_more(world: World) -> None:
+    async def run() -> None:
+        is_gone, sent = asyncio.Event(), []
+        parts: list[dict[str, Any]] = [{"type": "http.request", "body": json.dumps(BODY).encode()}]
+
+        async def receive() -> dict[str, Any]:
+            if parts:
+                return parts.pop(0)
+            await is_gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Mapping[str, Any]) -> None:
+            sent.append(message["type"])
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": PATH,
+            "query_string": b"wait_ms=60000",
+            "headers": [(b"host", b"127.0.0.1:8083"), (b"content-type", b"application/json")],
+        }
+        asked = asyncio.ensure_future(world.http.app(scope, receive, send))
+        while not len(world.commands.waits):
+            assert not asked.done()
+            await asyncio.sleep(0.01)
+        is_gone.set()
+        await asked
+        assert (sent[0], len(world.commands.waits)) == ("http.response.start", 0)
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
 @pytest.mark.parametrize(
     ("body", "why"),
     [

@@ -12,6 +12,7 @@ from typing import Any, cast
 from anyio.from_thread import BlockingPortal
 from fastapi.testclient import TestClient
 
+from isotherm.connector.commands.records import ANSWERED, CommandOutcome, Progress
 from isotherm.connector.distributed.publishing import plugin_record
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
 from isotherm.connector.offsets import replay
@@ -24,7 +25,7 @@ from isotherm.console.dead_letters.queue import HandledRecords, QueueOverview, R
 from isotherm.console.dead_letters.record import OpenRecords, QueuedRecord, take_first
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser
-from isotherm.console.devices.command_log import CommandLog
+from isotherm.console.devices.command_log import CommandLog, CommandView
 from isotherm.console.devices.command_waits import OutcomeWaits
 from isotherm.console.devices.commands import CommandControl
 from isotherm.console.devices.device_states import DeviceRecordCache
@@ -177,13 +178,42 @@ def _portal() -> BlockingPortal:
     return started.result()
 
 
+class SettledWaits(OutcomeWaits):
+    """The device answers as soon as a request waits for that."""
+
+    async def wait(self, key: tuple[str, str], timeout_ms: int) -> None:
+        """Let the device answer the command."""
+        found = self._log.get(key)
+        if found is not None:
+            self._log.take_outcome(answered(found))
+        await super().wait(key, timeout_ms)
+
+
+def answered(found: CommandView) -> CommandOutcome:
+    """Return the final outcome of a command that its device has answered."""
+    return CommandOutcome(
+        *found.key,
+        ANSWERED,
+        found.name,
+        found.issued_by,
+        found.issued_ms,
+        found.deadline_ms,
+        NOW_MS + 251,
+        accepted_ms=NOW_MS + 4,
+        progress=Progress("mqtt-proxy", NOW_MS + 21, NOW_MS + 48),
+        answered_ms=NOW_MS + 250,
+        answer=b"it is on",
+        answer_content_type="text/plain",
+    )
+
+
 def _command_log() -> CommandLog:
     return CommandLog(max_commands=10, max_device_commands=10, max_bytes=10_000)
 
 
 def _commands(store: MemoryStore, health: Health) -> CommandControl:
     log = _command_log()
-    return CommandControl(log, OutcomeWaits(log), store, health, lambda: NOW_MS)
+    return CommandControl(log, SettledWaits(log), store, health, lambda: NOW_MS)
 
 
 class Console:

@@ -27,7 +27,7 @@ from isotherm.console.dead_letters.progress import GROUP
 from isotherm.console.dead_letters.queue import KafkaDeadLetterQueues
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser, device_follower
-from isotherm.console.devices.command_follower import CommandMetrics, command_follower
+from isotherm.console.devices.command_follower import CommandLogMetrics, command_follower
 from isotherm.console.devices.command_log import CommandLog
 from isotherm.console.devices.command_waits import OutcomeWaits
 from isotherm.console.devices.commands import CommandControl
@@ -187,7 +187,7 @@ def _commands(
         max_bytes=search.max_command_bytes,
     )
     waits = OutcomeWaits(log)
-    CommandMetrics(registry, log, waits)
+    CommandLogMetrics(registry, log, waits)
     follower = command_follower(
         partial(_command_consumer, settings), schemas, log, health, counters, max(0, now_ms() - search.commands_ms)
     )

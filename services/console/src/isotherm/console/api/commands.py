@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -21,7 +23,7 @@ from isotherm.console.devices.commands import (
     CommandControl,
     CommandRequest,
 )
-from isotherm.console.errors import BadRequestError
+from isotherm.console.errors import BadRequestError, UnavailableError
 
 MAX_WAIT_MS = 60_000
 WaitMs = Annotated[
@@ -125,7 +127,9 @@ def router(control: CommandControl) -> APIRouter:
         )
         # Kafka's acknowledgement holds a thread, but the wait for the outcome does not.
         issued = await run_in_threadpool(control.issue, device_id, wanted, request.state.caller.name)
-        found = await control.wait(issued, wait_ms)
+        found = issued
+        with suppress(UnavailableError):  # Too many requests wait; but the command is issued, and the answer says so.
+            found = await _settled(control, issued, wait_ms, request)
         if found.final is None:
             response.status_code = HTTPStatus.ACCEPTED
         response.headers["location"] = command_path(*found.key)
@@ -146,10 +150,33 @@ def router(control: CommandControl) -> APIRouter:
         summary="A command with its outcomes and the times of its steps",
     )
     async def command(device_id: str, command_id: str, request: Request, wait_ms: WaitMs = 0) -> CommandResponse:
-        found = await control.wait(control.get((device_id, command_id)), wait_ms)
+        found = await _settled(control, control.get((device_id, command_id)), wait_ms, request)
         return _response(found, may_see=_may_see(request))
 
     return routes
+
+
+async def _settled(control: CommandControl, issued: CommandView, wait_ms: int, request: Request) -> CommandView:
+    """Return the command when it has its final outcome, when the time is over, or when the caller has gone away.
+
+    Raises UnavailableError when too many requests wait already.
+    """
+    if issued.final is not None or not wait_ms:
+        return issued
+    waiting = asyncio.ensure_future(control.wait(issued, wait_ms))
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+        return waiting.result() if waiting.done() else issued
+    finally:
+        waiting.cancel()
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    """Return when the caller has closed the connection; its body was read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def command_path(device_id: str, command_id: str) -> str:

@@ -54,7 +54,7 @@ def command_follower(
     return TopicFollower("console-commands", make_consumer, topics, health, counters)
 
 
-class CommandMetrics(Collector):
+class CommandLogMetrics(Collector):
     """How much of commands is kept, and how many requests wait for outcomes."""
 
     def __init__(self, registry: CollectorRegistry, log: CommandLog, waits: OutcomeWaits) -> None:

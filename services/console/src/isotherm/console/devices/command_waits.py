@@ -10,7 +10,7 @@ from isotherm.console.devices.command_log import CommandLog, Key
 from isotherm.console.errors import UnavailableError
 
 MAX_WAITS = 500
-"""Most requests that wait at a time; each holds a connection and a few kilobytes."""
+"""Most requests that wait at a time; each holds a connection and some kilobytes."""
 
 
 class OutcomeWaits:
