@@ -21,6 +21,7 @@ from isotherm.alerts.notifications import route_runner, silence_follower
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.attestation import attester
+from isotherm.connector.commands import records as commands
 from isotherm.connector.distributed import publishing, worker_status
 from isotherm.connector.receipts import receipt
 from isotherm.connector.state import readback, target_follower
@@ -89,6 +90,8 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("console", "isotherm.plugins"): publishing.PLUGIN_SCHEMA,
     ("console", "isotherm.status"): worker_status.SCHEMA,
     ("console", "alerts"): console_alerts.SCHEMA,
+    ("console", "device.commands"): commands.COMMAND_SCHEMA,
+    ("console", "device.command-outcomes"): commands.OUTCOME_SCHEMA,
     ("console", "devices"): console_provisioned.SCHEMA,
     ("console", "devices.latest"): console_devices.SCHEMA,
     ("console", "temperatures.aggregated"): console_windows.SCHEMA,

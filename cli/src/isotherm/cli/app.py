@@ -61,6 +61,12 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "rules": _connect("rules_app", "List, try, apply and delete rules of alerts (only with the console).", "rules"),
     "alerts": _connect("alerts_app", "List, acknowledge and silence alerts (only with the console).", "alerts"),
+    "command": _connect(
+        "command", "Issue a command to a device, and print its id or with --wait its outcome.", "device_commands"
+    ),
+    "commands": _connect(
+        "commands", "List the commands of a device with their newest outcomes, the newest first.", "device_commands"
+    ),
     "trace": _connect(
         "trace", "Print what became of one reading: the newest one, or one by time, sequence or place.", "trace"
     ),

@@ -15,6 +15,9 @@ from isotherm.cli.settings import CliSettings
 from isotherm.coap_ingest.metrics import Metrics as CoapMetrics
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.distributed.task_metrics import WorkerMetrics
+from isotherm.console.devices.command_follower import CommandLogMetrics
+from isotherm.console.devices.command_log import CommandLog
+from isotherm.console.devices.command_waits import OutcomeWaits
 from isotherm.console.receipts.issuer import ReceiptMetrics
 from isotherm.console.reconciliation.metrics import ReconciliationMetrics
 from isotherm.console.records.topic_follower import FollowerMetrics
@@ -81,6 +84,8 @@ def _persisters() -> CollectorRegistry:
 def _console() -> CollectorRegistry:
     registry = CollectorRegistry()
     FollowerMetrics(registry)
+    log = CommandLog(max_commands=1, max_device_commands=1, max_bytes=1)
+    CommandLogMetrics(registry, log, OutcomeWaits(log))
     ReconciliationMetrics(registry)
     ReceiptMetrics(registry)
     return registry

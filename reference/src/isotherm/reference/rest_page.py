@@ -8,7 +8,7 @@ from typing import Any, cast
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from isotherm.console.api import connectors, dead_letters, devices, rules, silences, topics, trace
+from isotherm.console.api import commands, connectors, dead_letters, devices, rules, silences, topics, trace
 from isotherm.console.connect_api import router
 from isotherm.reference import markdown
 
@@ -86,6 +86,7 @@ def _additions() -> FastAPI:
     app.include_router(dead_letters.router(_NOBODY, _NOBODY, _NOBODY))
     app.include_router(topics.router(_NOBODY))
     app.include_router(trace.router(_NOBODY))
+    app.include_router(commands.router(_NOBODY))
     app.include_router(devices.router(_NOBODY))
     app.include_router(silences.router(_NOBODY))
     app.include_router(rules.router(_NOBODY))

@@ -26,6 +26,9 @@ from isotherm.console.dead_letters.queue import HandledRecords, QueueOverview, R
 from isotherm.console.dead_letters.record import OpenRecords, QueuedRecord, take_first
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser
+from isotherm.console.devices.command_log import CommandLog
+from isotherm.console.devices.command_waits import OutcomeWaits
+from isotherm.console.devices.commands import CommandControl
 from isotherm.console.devices.device_states import DeviceRecordCache
 from isotherm.console.devices.rules import OUTCOME, OUTCOME_PREFIX, TRIAL, AlertRule, RuleControl, Rules
 from isotherm.console.devices.silences import SilenceControl, Silences
@@ -284,6 +287,8 @@ class World:
         self.records: list[tuple[str, str, Any]] = []
         self.silences = SilenceControl(Silences(), self, lambda: NOW)
         self.rules = RuleControl(Rules(), self, lambda: NOW, lambda: "1")
+        log = CommandLog(max_commands=1_000, max_device_commands=100, max_bytes=1_000_000)
+        self.commands = CommandControl(log, OutcomeWaits(log), self, self.condition, lambda: NOW, lambda: "id-1")
         self.rule_answer: dict[str, Any] | None = {}
         """What the alerts service answers to a request to try a rule; None: nothing."""
         settings, decode = ConsoleSettings(auth=auth or AuthSettings()), value_decoder(Decoder(self.schemas))
@@ -332,6 +337,7 @@ class World:
                 ),
                 silences=self.silences,
                 rules=self.rules,
+                commands=self.commands,
                 decode=decode,
                 cluster_id=lambda: "cluster-1",
                 now_ms=lambda: NOW,

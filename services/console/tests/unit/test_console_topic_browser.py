@@ -149,6 +149,31 @@ def test_a_value_that_cannot_be_masked_is_withheld(world: World) -> None:
         assert SECRET not in world.http.get(f"/ui/topics/{CONNECTORS}{path}").text
 
 
+@pytest.mark.parametrize(
+    ("topic", "record", "field"),
+    [
+        ("device.commands", "DeviceCommand", "payload"),
+        ("isotherm.commands.open", "OpenCommand", "payload"),
+        ("isotherm.commands.steps", "CommandStep", "answer"),
+        ("device.command-outcomes", "CommandOutcome", "answer"),
+    ],
+)
+def test_what_devices_are_told_and_answer_is_masked(world: World, topic: str, record: str, field: str) -> None:
+    value = dict(isotherm.schemas.examples(topic)[0].value)
+    contents = (SECRET.encode(), b"")
+    told, silent = (world.schemas.encoded(topic, record, 1, {**value, field: content}) for content in contents)
+    world.topics.put(topic, told, silent, SECRET.encode(), told[:-3], None)
+    nothing, broken, poison, empty, full = records(world, topic)
+    assert full["value"][field] == "******"
+    assert full["value"]["command_id"] == value["command_id"]
+    assert empty["value"][field] == ""
+    assert {one["format"] for one in (broken, poison)} == {"withheld"}
+    assert nothing["format"] == "null"
+    assert records(world, topic, text=SECRET) == []
+    for path in ("", *(f"/0/{n}" for n in range(5))):
+        assert SECRET not in world.http.get(f"/ui/topics/{topic}{path}").text
+
+
 def test_a_trace_on_the_status_topic_is_masked_too(world: World) -> None:
     world.create()
     example = isotherm.schemas.examples(STATUS)[0].value

@@ -1,4 +1,4 @@
-"""What a follower does about topics that are not there."""
+"""What a follower does about topics that are not there, and where it begins to read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from prometheus_client import CollectorRegistry
 
 from isotherm.console.records.topic_follower import FollowerMetrics, TopicFollower, TopicHandler
@@ -90,3 +90,46 @@ def test_it_waits_for_a_topic_that_must_be_there() -> None:
     kafka.topics.append("needed")
     assert kafka.assigned.wait(PATIENCE_S)
     follower.close()
+
+
+class TimedKafka(Kafka):
+    """A consumer of a Kafka that knows when records of two partitions were stored; each has 10 of them."""
+
+    def __init__(self, fails: int) -> None:
+        super().__init__("commands")
+        self._fails = fails
+        self.asked_ms: list[int] = []
+        self.starts: list[int] = []
+
+    def list_topics(self, timeout: float) -> SimpleNamespace:
+        return SimpleNamespace(topics={"commands": SimpleNamespace(partitions={0: None, 1: None})})
+
+    def offsets_for_times(self, times: Any, timeout: float) -> Any:
+        self._fails -= 1
+        if self._fails >= 0:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        self.asked_ms = [one.offset for one in times]
+        for one in times:
+            one.offset = 7 if one.partition == 0 else -1
+        return times
+
+    def get_watermark_offsets(self, _partition: Any, timeout: float) -> tuple[int, int]:
+        return 0, 10
+
+    def assign(self, partitions: Any) -> None:
+        self.starts = [one.offset for one in partitions]
+        self._messages = [Message(topic="commands", partition=0, offset=9, key=b"k", value=b"v")]
+        self.assigned.set()
+
+
+@pytest.mark.parametrize("fails", [0, 2])
+def test_it_begins_at_a_time_and_where_nothing_is_so_new_at_the_end(fails: int) -> None:
+    kafka, health, is_read = TimedKafka(fails), Health(), threading.Event()
+    topics = {"commands": TopicHandler(bytes, lambda *_: is_read.set(), from_ms=123)}
+    follower = TopicFollower("f", lambda: cast(Consumer, kafka), topics, health, FollowerMetrics(CollectorRegistry()))
+    follower.start()
+    assert is_read.wait(PATIENCE_S)
+    follower.close()
+    # The end is a number: Kafka's word for it would be another one when the reading begins.
+    assert (kafka.asked_ms, kafka.starts) == ([123, 123], [7, 10])
+    assert health.problems().keys() == {"start"}, "the last record of the one partition was read, the other has none"

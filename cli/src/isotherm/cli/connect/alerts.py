@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -15,10 +14,7 @@ from isotherm.cli.connect import formats
 from isotherm.cli.connect.session import connected, show
 from isotherm.cli.options import EndpointOption, FormatOption
 from isotherm.cli.output import note, refuse
-from isotherm.cli.times import time_ms_or_refuse
-
-_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"([0-9]{1,6})([smhd])")
+from isotherm.cli.times import duration_ms_or_refuse, time_ms_or_refuse
 
 AlertArgument = Annotated[str, typer.Argument(metavar="ALERT", help="The alert's id, as `alerts list` prints it.")]
 CommentOption = Annotated[str, typer.Option("--comment", "-c", help="Why, for other people.")]
@@ -79,7 +75,7 @@ def alerts_silence(
         "rules": rule or [],
         "groups": _groups(group or []),
         "starts_at": None if start is None else time_ms_or_refuse("--start", start),
-        "duration_ms": _duration_ms(duration),
+        "duration_ms": duration_ms_or_refuse("--for", duration),
         "comment": comment,
     }
     with connected(endpoint) as connect:
@@ -119,13 +115,6 @@ def _groups(given: Sequence[str]) -> dict[str, list[str]]:
             refuse(f"--group {one!r} is not allowed; expected NAME=PATTERN, such as region=north")
         groups.setdefault(name, []).append(pattern)
     return groups
-
-
-def _duration_ms(text: str) -> int:
-    found = _DURATION.fullmatch(text)
-    if found is None or int(found.group(1)) == 0:
-        refuse(f"--for {text!r} is not allowed; expected a number with s, m, h or d, such as 30m")
-    return int(found.group(1)) * _UNITS_MS[found.group(2)]
 
 
 def _scope(silence: Mapping[str, Any]) -> str:

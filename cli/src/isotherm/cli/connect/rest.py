@@ -203,6 +203,19 @@ class Connect:
         """Return how often a rule would have fired in the last hours."""
         return self._json("POST", "/isotherm/rule-trials", {"rule": rule, "hours": hours})
 
+    def issue_command(self, device: str, command: Json) -> Json:
+        """Issue a command to a device; return it as it is then."""
+        return self._json("POST", f"/isotherm/devices/{quote(device, safe='')}/commands", command)
+
+    def commands(self, device: str, limit: int) -> Json:
+        """Return the newest commands of a device, and why some may be missing."""
+        return self._json("GET", f"/isotherm/devices/{quote(device, safe='')}/commands?limit={limit}")
+
+    def command(self, device: str, command_id: str, wait_ms: int) -> Json:
+        """Return a command when it has its final outcome, or as it is after `wait_ms`."""
+        path = f"/isotherm/devices/{quote(device, safe='')}/commands/{quote(command_id, safe='')}"
+        return self._json("GET", f"{path}?wait_ms={wait_ms}")
+
     def _json(self, method: str, path: str, body: Json = None) -> Json:
         return self._send(method, path, body).json()
 

@@ -8,6 +8,14 @@ from collections.abc import Mapping
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from isotherm.connector.commands.records import (
+    ACCEPTED,
+    ANSWERED,
+    OUTCOME_SCHEMA,
+    OUTCOMES,
+    CommandOutcome,
+    Progress,
+)
 from isotherm.connector.config import files
 from isotherm.connector.distributed.publishing import plugin_record
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
@@ -18,6 +26,9 @@ from isotherm.connector.state.target_follower import READER, TargetState
 from isotherm.console.cluster.control_topics import ControlTopicWriter, PendingWrites
 from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connectors.control import ConnectorControl
+from isotherm.console.devices.command_log import CommandLog
+from isotherm.console.devices.command_waits import OutcomeWaits
+from isotherm.console.devices.commands import CommandControl, CommandRequest
 from isotherm.console.devices.rules import OUTCOME_PREFIX, AlertRule, RuleControl, Rules
 from isotherm.console.devices.silences import Silence, SilenceControl, Silences
 from isotherm.console.receipts import issuer
@@ -33,6 +44,7 @@ from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
 from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.servicekit.avro import Decoder
+from isotherm.servicekit.health import Health
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 
@@ -79,6 +91,11 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         readbacks.ask([(given.name, _record())])
         _report(writer)
         issuer.write(_receipt(), writer)
+        _issue_commands(writer)
+        _settle_command(writer)
+    accepted, answered = found[-2:]
+    issued, shown = found[-4:-2]
+    del found[-4:]
     receipt = found.pop()
     finding = found.pop()
     request = found.pop()
@@ -95,6 +112,10 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         scenario.READBACK_REQUEST: request,
         scenario.UNRECONCILED: finding,
         scenario.RECEIPT: receipt,
+        scenario.COMMAND_ISSUED: issued,
+        scenario.COMMAND_SHOWN: shown,
+        scenario.COMMAND_ACCEPTED: accepted,
+        scenario.COMMAND_ANSWERED: answered,
     }
 
 
@@ -143,6 +164,42 @@ def _store_rule(writer: ControlTopicWriter) -> None:
     times = ("user", scenario.START_MS, "user", scenario.START_MS)
     rules.update(f"{OUTCOME_PREFIX}trial/1", AlertRule(f"{OUTCOME_PREFIX}trial/1", "outcome", "", *times))
     control.put(scenario.RULE_ID, json.loads(scenario.RULE_DEFINITION), "user")
+
+
+def _issue_commands(writer: ControlTopicWriter) -> None:
+    """Issue a command that expects an answer, and one with as little as possible."""
+    log = CommandLog(max_commands=10, max_device_commands=10, max_bytes=10_000)
+    control = CommandControl(log, OutcomeWaits(log), writer, Health(), lambda: scenario.START_MS)
+    asked = CommandRequest(
+        "setpoint", b'{"celsius":21.5}', "application/json", qos=1, expects_answer=True, command_id=scenario.COMMAND_ID
+    )
+    control.issue(scenario.DEVICE, asked, "user")
+    control.issue(scenario.OTHER_DEVICE, CommandRequest("reboot", qos=0, command_id="5f0c6b3e-2"), "user")
+
+
+def _settle_command(writer: ControlTopicWriter) -> None:
+    """Write the outcomes of a command, as the settling process decides them."""
+    times = (scenario.START_MS, scenario.START_MS + 60_000)
+    accepted = CommandOutcome(
+        scenario.DEVICE,
+        scenario.COMMAND_ID,
+        ACCEPTED,
+        "setpoint",
+        "user",
+        *times,
+        scenario.START_MS + 4,
+        accepted_ms=scenario.START_MS + 4,
+    )
+    answered = accepted._replace(
+        outcome=ANSWERED,
+        updated_ms=scenario.START_MS + 251,
+        progress=Progress("mqtt-proxy", scenario.START_MS + 21, scenario.START_MS + 48),
+        answered_ms=scenario.START_MS + 250,
+        answer=b'{"celsius":21.5}',
+        answer_content_type="application/json",
+    )
+    for one in (accepted, answered):
+        writer.put(OUTCOMES, OUTCOME_SCHEMA, one.device_id, one.record())
 
 
 def _silence(writer: ControlTopicWriter) -> None:

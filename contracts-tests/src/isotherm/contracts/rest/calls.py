@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from isotherm.connector.commands.records import REFUSED, DeviceCommand, Progress
 from isotherm.connector.state.desired_state import CONNECTOR_ITSELF
 from isotherm.console.connectors.offsets import CommittedOffset
 from isotherm.console.dead_letters.record import QueuedRecord
@@ -16,7 +17,7 @@ from isotherm.console.trace.model import Reading, State, Step, TopicPartitionOff
 from isotherm.console.trace.publishes import StoredPublish
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
-from isotherm.contracts.rest.console import NOW_MS, Console
+from isotherm.contracts.rest.console import NOW_MS, Console, answered
 
 KLASS, NAME, TOPIC = "isotherm.PrintSink", "prints", "coap_sensor_topic"
 QUEUE = f"{NAME}.dead-letters"
@@ -183,6 +184,18 @@ def _with_publishes(console: Console) -> None:
     ]
 
 
+def _with_commands(console: Console) -> None:
+    """A command that its device has answered, one that was refused, and one that nobody has settled."""
+    empty(console)
+    for n, name in enumerate(("power", "setpoint", "reboot")):
+        command = DeviceCommand(scenario.DEVICE, f"c-{n}", name, b"", None, "user", NOW_MS + n, NOW_MS + 60_000)
+        console.commands.log.take_command(command)
+    answer, refused = (answered(console.commands.get((scenario.DEVICE, f"c-{n}"))) for n in range(2))
+    console.commands.log.take_outcome(answer)
+    nothing: dict[str, Any] = {"progress": Progress(), "answered_ms": None, "answer": b"", "answer_content_type": None}
+    console.commands.log.take_outcome(refused._replace(outcome=REFUSED, reason="the device is busy", **nothing))
+
+
 _RULES = str(EXAMPLES / "alerts" / "rules.toml")
 _RUNNING = _with_connector("STARTED", "RUNNING", "FAILED")
 _STOPPED = _with_connector("STOPPED")
@@ -230,6 +243,23 @@ CALLS: Mapping[str, Call] = {
     "rules apply": Call(("rules", "apply", _RULES), _with_rule, formats=_NO_FORMAT),
     "rules delete": Call(("rules", "delete", "temperature.above"), _with_rule, formats=_NO_FORMAT),
     "rules try": Call(("rules", "try", _RULES, "--hours", "12"), _with_rule),
+    "command": Call(
+        (
+            *("command", scenario.DEVICE, "setpoint", "--payload", "21.5", "--content-type", "text/plain"),
+            *("--timeout", "30s", "--qos", "2", "--expects-answer", "--id", scenario.COMMAND_ID),
+        ),
+        empty,
+    ),
+    "command from a file": Call(
+        ("command", scenario.DEVICE, "power", "--file", "-", "--id", scenario.COMMAND_ID), empty, "on", _NO_FORMAT
+    ),
+    "command and wait": Call(
+        ("command", scenario.DEVICE, "power", "--payload", "on", "--id", scenario.COMMAND_ID, "--wait"), empty
+    ),
+    "command whose id is in use": Call(
+        ("command", scenario.DEVICE, "power", "--id", "c-2"), _with_commands, formats=_NO_FORMAT
+    ),
+    "commands": Call(("commands", scenario.DEVICE), _with_commands),
     "trace": Call(("trace", scenario.DEVICE, "--at", "2026-01-01T00:00:12Z", "--metric", "temperature"), _with_trace),
     "trace by sequence": Call(("trace", scenario.DEVICE, "--sequence", "17"), _with_trace, formats=("json",)),
     "trace a record": Call(

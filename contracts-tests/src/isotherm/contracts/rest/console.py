@@ -12,6 +12,7 @@ from typing import Any, cast
 from anyio.from_thread import BlockingPortal
 from fastapi.testclient import TestClient
 
+from isotherm.connector.commands.records import ANSWERED, CommandOutcome, Progress
 from isotherm.connector.distributed.publishing import plugin_record
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
 from isotherm.connector.offsets import replay
@@ -24,6 +25,9 @@ from isotherm.console.dead_letters.queue import HandledRecords, QueueOverview, R
 from isotherm.console.dead_letters.record import OpenRecords, QueuedRecord, take_first
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser
+from isotherm.console.devices.command_log import CommandLog, CommandView
+from isotherm.console.devices.command_waits import OutcomeWaits
+from isotherm.console.devices.commands import CommandControl
 from isotherm.console.devices.device_states import DeviceRecordCache
 from isotherm.console.devices.rules import OUTCOME, OUTCOME_PREFIX, TRIAL, AlertRule, RuleControl, Rules
 from isotherm.console.devices.silences import SilenceControl, Silences
@@ -174,6 +178,44 @@ def _portal() -> BlockingPortal:
     return started.result()
 
 
+class SettledWaits(OutcomeWaits):
+    """The device answers as soon as a request waits for that."""
+
+    async def wait(self, key: tuple[str, str], timeout_ms: int) -> None:
+        """Let the device answer the command."""
+        found = self._log.get(key)
+        if found is not None:
+            self._log.take_outcome(answered(found))
+        await super().wait(key, timeout_ms)
+
+
+def answered(found: CommandView) -> CommandOutcome:
+    """Return the final outcome of a command that its device has answered."""
+    return CommandOutcome(
+        *found.key,
+        ANSWERED,
+        found.name,
+        found.issued_by,
+        found.issued_ms,
+        found.deadline_ms,
+        NOW_MS + 251,
+        accepted_ms=NOW_MS + 4,
+        progress=Progress("mqtt-proxy", NOW_MS + 21, NOW_MS + 48),
+        answered_ms=NOW_MS + 250,
+        answer=b"it is on",
+        answer_content_type="text/plain",
+    )
+
+
+def _command_log() -> CommandLog:
+    return CommandLog(max_commands=10, max_device_commands=10, max_bytes=10_000)
+
+
+def _commands(store: MemoryStore, health: Health) -> CommandControl:
+    log = _command_log()
+    return CommandControl(log, SettledWaits(log), store, health, lambda: NOW_MS)
+
+
 class Console:
     """The application with everything that it serves; `http` sends it requests."""
 
@@ -187,6 +229,7 @@ class Console:
         settings = ConsoleSettings()
         self.alerts, self.silences = Alerts(10), SilenceControl(Silences(), self.store, lambda: NOW_MS)
         self.rules = RuleControl(self.store.rules, self.store, lambda: NOW_MS, lambda: "1")
+        self.commands = _commands(self.store, health)
         none, cache = cast(Any, None), DeviceRecordCache(10)
         devices = DeviceBrowser(cache, cache, self.alerts, none, registry, health, lambda: NOW_MS, settings.search)
         application_ = application(
@@ -202,6 +245,7 @@ class Console:
                 tracer=cast(Any, self.tracer),
                 silences=self.silences,
                 rules=self.rules,
+                commands=self.commands,
                 decode=value_decoder(Decoder(registry)),
                 cluster_id=lambda: "cluster-1",
                 now_ms=lambda: NOW_MS,
@@ -226,6 +270,9 @@ class Console:
         vars(self.alerts).update(vars(Alerts(10)))
         vars(self.silences.silences).update(vars(Silences()))
         vars(self.store.rules).update(vars(Rules()))
+        # The waits of the first log are those of the application.
+        empty = vars(_command_log()) | {"on_final": self.commands.log.on_final}
+        vars(self.commands.log).update(empty)
         rules = self.store.rules
         vars(self.store).update(vars(MemoryStore(self.cluster)), rules=rules)
         definition = installed_sinks()["hazelcast"].definition

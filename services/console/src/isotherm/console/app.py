@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from isotherm.console.access.middleware import AuthMiddleware
 from isotherm.console.access.policy import AccessPolicy
-from isotherm.console.api import connectors, dead_letters, devices, rules, silences, topics, trace
+from isotherm.console.api import commands, connectors, dead_letters, devices, rules, silences, topics, trace
 from isotherm.console.browser.topic_browser import TopicBrowser
 from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connect_api import router
@@ -23,6 +23,7 @@ from isotherm.console.connectors.control import ConnectorControl
 from isotherm.console.connectors.offsets import ConnectorOffsets
 from isotherm.console.dead_letters.queue import DeadLetterQueues
 from isotherm.console.devices.browser import DeviceBrowser
+from isotherm.console.devices.commands import CommandControl
 from isotherm.console.devices.rules import RuleControl
 from isotherm.console.devices.silences import SilenceControl
 from isotherm.console.errors import RestError
@@ -52,6 +53,7 @@ class Components:
     tracer: Tracer
     silences: SilenceControl
     rules: RuleControl
+    commands: CommandControl
     decode: DecodeValue
     cluster_id: Callable[[], str]
     now_ms: Callable[[], int]
@@ -72,6 +74,7 @@ def application(of: Components) -> AuthMiddleware:
     api.include_router(topics.router(of.browser))
     # Before the routes of a device, because an id may contain slashes.
     api.include_router(trace.router(of.tracer))
+    api.include_router(commands.router(of.commands))
     api.include_router(devices.router(of.devices))
     api.include_router(silences.router(of.silences))
     api.include_router(rules.router(of.rules))
@@ -100,6 +103,7 @@ def _page_context(of: Components) -> PageContext:
         of.tracer,
         of.silences,
         of.rules,
+        of.commands,
         of.decode,
         of.now_ms,
         dead_letter_records=of.settings.page_dead_letter_records,

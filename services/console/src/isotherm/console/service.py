@@ -27,12 +27,16 @@ from isotherm.console.dead_letters.progress import GROUP
 from isotherm.console.dead_letters.queue import KafkaDeadLetterQueues
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser, device_follower
+from isotherm.console.devices.command_follower import CommandLogMetrics, command_follower
+from isotherm.console.devices.command_log import CommandLog
+from isotherm.console.devices.command_waits import OutcomeWaits
+from isotherm.console.devices.commands import CommandControl
 from isotherm.console.devices.device_states import DeviceRecordCache
 from isotherm.console.devices.rules import RuleControl, Rules
 from isotherm.console.devices.silences import SilenceControl, Silences
 from isotherm.console.errors import UnavailableError
 from isotherm.console.records.decoding import value_decoder
-from isotherm.console.records.topic_follower import FollowerMetrics
+from isotherm.console.records.topic_follower import FollowerMetrics, TopicFollower
 from isotherm.console.records.topics import KafkaTopics
 from isotherm.console.settings import ConsoleSettings
 from isotherm.console.trace.readback import Readbacks
@@ -54,7 +58,7 @@ _SERVER_CHECK_S = 1.0
 _TICK_S = 0.25
 """How often the HTTP server looks whether it should end; also the age of the date in its answers."""
 _FETCH_WAIT_MS = 5_000
-"""How long Kafka holds a fetch of the control topics while there is no record; a new one answers it at once."""
+"""How long Kafka holds a fetch of control topics or commands while there is no record; a new one answers it at once."""
 _DEVICES_MAX_DELAY_MS = 1_000
 """How old a device's shown value may be. With one record for each reading, each would be a fetch of its own."""
 _DEVICES_GROUP_BYTES = 256 * 1024
@@ -88,6 +92,7 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
     # Devices have a health of their own, so that connectors can be controlled while devices are missing.
     device_health = Health()
     device_health.ready()
+    commands, follow_commands = _commands(settings, schemas, writer, registry, counters)
     followers = (
         control_topics.control_topic_follower(
             partial(control_consumer, settings), schemas, cluster, writes, health, counters, readbacks.handlers(schemas)
@@ -95,11 +100,12 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
         device_follower(
             partial(_device_consumer, settings), schemas, *recent, silences, rules, device_health, counters
         ),
+        follow_commands,
     )
     admin = clients.group_admin(settings.kafka, f"{_NAME}-admin")
     topics = KafkaTopics(admin, partial(page_consumer, settings), timeout_ms=settings.read_timeout_ms)
     devices = DeviceBrowser(*recent, topics, schemas, device_health, now_ms, settings.search)
-    controls = SilenceControl(silences, writer, now_ms), RuleControl(rules, writer, now_ms)
+    controls = SilenceControl(silences, writer, now_ms), RuleControl(rules, writer, now_ms), commands
     components = _components(settings, cluster, writer, schemas, health, admin, topics, devices, readbacks, *controls)
     for follower in followers:
         follower.start()
@@ -133,6 +139,7 @@ def _components(
     readbacks: Readbacks,
     silences: SilenceControl,
     rules: RuleControl,
+    commands: CommandControl,
 ) -> Components:
     control = ConnectorControl(cluster, writer, now_ms)
     queues = KafkaDeadLetterQueues(
@@ -156,6 +163,7 @@ def _components(
         tracer=Tracer(topics, devices, control, cluster, offsets, schemas, now_ms, settings.search, readbacks),
         silences=silences,
         rules=rules,
+        commands=commands,
         decode=decode,
         cluster_id=_cluster_id(admin, settings.read_timeout_ms),
         now_ms=now_ms,
@@ -163,9 +171,45 @@ def _components(
     )
 
 
+def _commands(
+    settings: ConsoleSettings,
+    schemas: SchemaRegistry,
+    writer: ControlTopicWriter,
+    registry: CollectorRegistry,
+    counters: FollowerMetrics,
+) -> tuple[CommandControl, TopicFollower]:
+    """Return the control of commands to devices, and what follows them and their outcomes."""
+    search, health = settings.search, Health()
+    health.ready()
+    log = CommandLog(
+        max_commands=search.max_commands,
+        max_device_commands=search.max_device_commands,
+        max_bytes=search.max_command_bytes,
+    )
+    waits = OutcomeWaits(log)
+    CommandLogMetrics(registry, log, waits)
+    follower = command_follower(
+        partial(_command_consumer, settings), schemas, log, health, counters, max(0, now_ms() - search.commands_ms)
+    )
+    return CommandControl(log, waits, writer, health, now_ms), follower
+
+
 def control_consumer(settings: ConsoleSettings) -> Consumer:
     """Return a consumer for the control topics."""
     return clients.consumer(settings.kafka, _NAME, _NAME, enable_partition_eof=True, fetch_wait_max_ms=_FETCH_WAIT_MS)
+
+
+def _command_consumer(settings: ConsoleSettings) -> Consumer:
+    """Return a consumer for commands and their outcomes: requests wait for them."""
+    name = f"{_NAME}-commands"
+    return clients.consumer(
+        settings.kafka,
+        name,
+        name,
+        enable_partition_eof=True,
+        fetch_wait_max_ms=_FETCH_WAIT_MS,
+        queued_max_messages_kbytes=_QUEUED_KBYTES,
+    )
 
 
 def _device_consumer(settings: ConsoleSettings) -> Consumer:
@@ -262,6 +306,7 @@ def _serving(settings: ConsoleSettings, components: Components) -> Iterator[tupl
         yield thread, int(listener.getsockname()[1])
     finally:
         server.should_exit = True
+        components.commands.waits.close()
         thread.join(settings.shutdown_timeout_ms / 1000)
         listener.close()
 

@@ -80,6 +80,23 @@ class SearchSettings(Settings):
         ge=1,
         description="How many open alerts the console keeps in memory, and as many closed ones. It drops the oldest.",
     )
+    max_commands: int = Field(
+        20_000, ge=1, description="How many commands to devices the console keeps in memory. It drops the oldest."
+    )
+    max_device_commands: int = Field(
+        100, ge=1, description="How many commands of one device the console keeps in memory. It drops the oldest."
+    )
+    max_command_bytes: int = Field(
+        16 * 1024 * 1024,
+        ge=1024,
+        description="How many bytes of payloads and answers of commands the console keeps in memory. It drops the "
+        "oldest commands.",
+    )
+    commands_ms: int = Field(
+        86_400_000,
+        ge=0,
+        description="How far back the console reads commands and their outcomes when it starts, in ms.",
+    )
     readback_timeout_ms: int = Field(
         1_000,
         ge=0,

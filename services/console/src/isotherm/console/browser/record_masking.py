@@ -1,4 +1,4 @@
-"""Masking of records for display: values are decoded, and secrets of connectors are hidden."""
+"""Masking of records for display: values are decoded; secrets of connectors and contents of commands are hidden."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 import orjson
 
 import isotherm.schemas
+from isotherm.connector.commands.records import COMMANDS, OPEN, OUTCOMES, STEPS
 from isotherm.connector.config import files as config_files
+from isotherm.connector.config.masking import MASK
 from isotherm.connector.distributed.publishing import CONNECTORS
 from isotherm.connector.state.status import TOPIC as STATUS
 from isotherm.connector.state.target_follower import READER
@@ -24,6 +26,8 @@ WITHHELD = "withheld"
 _MAX_LISTED = 8 * 1024
 """Characters of a value in a list of records."""
 _PUBLIC_KEYS = frozenset((config_files.NAME, config_files.CLASS))
+_CONTENTS = {COMMANDS: "payload", OPEN: "payload", STEPS: "answer", OUTCOMES: "answer"}
+"""What a device is told or answers, such as the code of a lock: who may issue commands sees it with the commands."""
 _CONNECTOR_FIELDS = frozenset(field["name"] for field in READER["fields"])
 
 
@@ -92,6 +96,8 @@ class RecordMasker:
         )
         if record.topic == CONNECTORS:
             return self._mask_connector(shown)
+        if record.topic in _CONTENTS:
+            return _mask_command(shown, _CONTENTS[record.topic])
         return self._mask_status(shown) if record.topic == STATUS else shown
 
     def _mask_connector(self, shown: MaskedRecord) -> MaskedRecord:
@@ -100,8 +106,7 @@ class RecordMasker:
         if shown.format == "null":
             return shown
         if shown.format != "avro" or not isinstance(record, dict) or not isinstance(record.get("config"), dict):
-            problem = f"{shown.problem or 'not a configuration'}; not shown, because it may hold secrets"
-            return replace(shown, value=None, format=WITHHELD, problem=problem, value_base64=None)
+            return _withhold(shown, "not a configuration")
         plugin = self._control.plugin(str(record.get("connector_class", "")))
         config: Mapping[str, str] = {str(key): str(value) for key, value in record["config"].items()}
         is_secret = plugin.is_secret if plugin is not None else lambda key: key not in _PUBLIC_KEYS
@@ -115,6 +120,22 @@ class RecordMasker:
             return shown
         trace = mask_trace(record["trace"], connector.config, self._control.is_secret(connector))
         return replace(shown, value=record | {"trace": trace})
+
+
+def _mask_command(shown: MaskedRecord, field: str) -> MaskedRecord:
+    """Mask what a device is told or answers in a record about a command."""
+    record = shown.value
+    if shown.format == "null":
+        return shown
+    if shown.format != "avro" or not isinstance(record, dict) or field not in record:
+        return _withhold(shown, "not a record of a command")
+    return replace(shown, value=record | {field: MASK}) if record[field] else shown
+
+
+def _withhold(shown: MaskedRecord, problem: str) -> MaskedRecord:
+    """Hide a value that cannot be masked."""
+    why = f"{shown.problem or problem}; not shown, because it may hold secrets"
+    return replace(shown, value=None, format=WITHHELD, problem=why, value_base64=None)
 
 
 def _text(content: str | bytes | None) -> str:

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 
 from isotherm.console.errors import RestError
-from isotherm.console.pages import connectors, dead_letters, devices, editor, rules, silences, topics, trace
+from isotherm.console.pages import commands, connectors, dead_letters, devices, editor, rules, silences, topics, trace
 from isotherm.console.pages.context import PageContext
 
 FAILED = "The request failed. The console's log has the reason."
@@ -28,7 +28,8 @@ def application(context: PageContext) -> FastAPI:
     topics.add(app, context.templates, context.browser, context.topic_records)
     # Before the pages of devices, whose ids may contain slashes.
     trace.add(app, context.templates, context.tracer)
-    devices.add(app, context.templates, context.devices, context.silences)
+    commands.add(app, context.commands)
+    devices.add(app, context.templates, context.devices, context.silences, context.commands)
     silences.add(app, context.silences)
     rules.add(app, context.templates, context.rules)
     _add_error_pages(app, context)

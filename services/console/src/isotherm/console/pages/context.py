@@ -17,6 +17,7 @@ from isotherm.console.connectors.control import ConnectorControl
 from isotherm.console.connectors.offsets import ConnectorOffsets
 from isotherm.console.dead_letters.queue import DeadLetterQueues
 from isotherm.console.devices.browser import DeviceBrowser
+from isotherm.console.devices.commands import CommandControl
 from isotherm.console.devices.rules import RuleControl
 from isotherm.console.devices.silences import SilenceControl
 from isotherm.console.pages.templating import Templates
@@ -37,6 +38,7 @@ class PageContext:
     tracer: Tracer
     silences: SilenceControl
     rules: RuleControl
+    commands: CommandControl
     decode: DecodeValue
     now_ms: Callable[[], int]
     dead_letter_records: int

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 
 from isotherm.connector.offsets.replay import time_ms_of
 from isotherm.console.devices.browser import DeviceBrowser, WindowsView
+from isotherm.console.devices.commands import CommandControl
 from isotherm.console.devices.device_states import DeviceView
 from isotherm.console.devices.silences import SilenceControl
 from isotherm.console.errors import BadRequestError, RestError
 from isotherm.console.pages import chart
+from isotherm.console.pages.commands import section_of
 from isotherm.console.pages.silences import DURATIONS_MIN, notes_of, scope_of
 from isotherm.console.pages.templating import Templates
 
@@ -21,10 +23,12 @@ _SPANS_MIN = {"15": "15 minutes", "60": "an hour", "360": "six hours", "1440": "
 _DEFAULT_SPAN_MIN = "60"
 
 
-def add(app: FastAPI, templates: Templates, browser: DeviceBrowser, silences: SilenceControl) -> None:
+def add(
+    app: FastAPI, templates: Templates, browser: DeviceBrowser, silences: SilenceControl, commands: CommandControl
+) -> None:
     """Serve the pages below `/devices`, and `/alerts`."""
     _add_list(app, templates, browser)
-    _add_device(app, templates, browser)
+    _add_device(app, templates, browser, commands)
     _add_alerts(app, templates, browser, silences)
 
 
@@ -47,17 +51,19 @@ def _add_list(app: FastAPI, templates: Templates, browser: DeviceBrowser) -> Non
         )
 
 
-def _add_device(app: FastAPI, templates: Templates, browser: DeviceBrowser) -> None:
+def _add_device(app: FastAPI, templates: Templates, browser: DeviceBrowser, commands: CommandControl) -> None:
     @app.get("/devices/{device_id:path}")
-    def device(device_id: str, minutes: str = _DEFAULT_SPAN_MIN, until: str = "") -> Response:
+    def device(device_id: str, request: Request, minutes: str = _DEFAULT_SPAN_MIN, until: str = "") -> Response:
         known = browser.device(device_id)
         alerts = browser.alerts.of_device(device_id)
+        section = section_of(commands, device_id, request.state.caller)
         windows, problem = None, ""
         try:
             windows = _windows(browser, device_id, minutes, until.strip())
         except RestError as error:
             problem = str(error)
-        is_found = known is not None or bool(alerts) or (windows is not None and bool(windows.metrics))
+        has_windows = windows is not None and bool(windows.metrics)
+        is_found = known is not None or bool(alerts) or bool(section["commands"]) or has_windows
         return templates.page(
             "device.html",
             200 if is_found else 404,
@@ -74,6 +80,7 @@ def _add_device(app: FastAPI, templates: Templates, browser: DeviceBrowser) -> N
             spans=_SPANS_MIN,
             earlier="?" + urlencode({"minutes": minutes, "until": f"@{windows.from_ms}"}) if windows else "",
             incomplete=browser.problem,
+            **section,
         )
 
 

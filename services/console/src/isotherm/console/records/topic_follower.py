@@ -1,4 +1,4 @@
-"""A follower of topics: a thread that reads them from the first record and then waits for new ones, in no group."""
+"""A follower of topics: a thread that reads what they have and then waits for new records, in no group."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ class TopicHandler(NamedTuple):
     """Called instead of waiting for a topic that does not exist at the start; the follower goes on without it then."""
     is_from_end: bool = False
     """Whether only records from after the start count."""
+    from_ms: int | None = None
+    """Only records that Kafka stored at this time (epoch milliseconds) or later are read; None: all of them."""
 
 
 def avro_handler(schemas: SchemaRegistry, schema: JsonSchema, use: Callable[[Message, Any], None]) -> TopicHandler:
@@ -120,23 +122,33 @@ class TopicFollower:
             self._health.beat()
             try:
                 known = consumer.list_topics(timeout=_REQUEST_S).topics
+                missing = [topic for topic in self._topics if topic not in known]
+                if all(self._topics[topic].on_missing for topic in missing):
+                    found = {topic: list(known[topic].partitions) for topic in self._topics if topic in known}
+                    partitions = self._starts(consumer, found)
+                    self._health.ready("kafka")
+                    for topic in missing:
+                        self._do_without(topic)
+                    return partitions
             except KafkaException as error:
                 self._health.not_ready("kafka", error.args[0].str())
             else:
                 self._health.ready("kafka")
-                missing = [topic for topic in self._topics if topic not in known]
-                if all(self._topics[topic].on_missing for topic in missing):
-                    for topic in missing:
-                        self._do_without(topic)
-                    found = [topic for topic in self._topics if topic in known]
-                    return [
-                        TopicPartition(topic, one, OFFSET_END if self._topics[topic].is_from_end else 0)
-                        for topic in found
-                        for one in known[topic].partitions
-                    ]
                 self._health.not_ready("topics", f"no topic {', '.join(missing)}; run `isotherm apply`")
             self._stopping.wait(backoff.next_ms() / 1000)
         return []
+
+    def _starts(self, consumer: Consumer, partitions: Mapping[str, Sequence[int]]) -> list[TopicPartition]:
+        """Return where the reading of each partition begins. Raises KafkaException."""
+        starts = []
+        for topic, numbers in partitions.items():
+            handler = self._topics[topic]
+            if handler.from_ms is None:
+                offset = OFFSET_END if handler.is_from_end else 0
+                starts += [TopicPartition(topic, number, offset) for number in numbers]
+            else:
+                starts += _offsets_at(consumer, [TopicPartition(topic, number, handler.from_ms) for number in numbers])
+        return starts
 
     def _do_without(self, topic: str) -> None:
         _log.warning("no such topic; run `isotherm apply`, and start the console again", topic=topic)
@@ -199,10 +211,24 @@ def _unread(consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[tu
         for one in partitions:
             first, end = consumer.get_watermark_offsets(one, timeout=_REQUEST_S)
             found[one.topic, one.partition] = end
-            if first == end:
+            if max(first, one.offset) >= end:
                 del found[one.topic, one.partition]
     except KafkaException as error:
         _log.warning("ends of topics not known", reason=str(error))
+    return found
+
+
+def _offsets_at(consumer: Consumer, times: list[TopicPartition]) -> list[TopicPartition]:
+    """Return the first offsets at times, which stand in the place of the offsets; where no record is so new, the end.
+
+    Kafka's word for the end is not enough: it would mean the end when the reading begins. Raises KafkaException.
+    """
+    found = consumer.offsets_for_times(times, timeout=_REQUEST_S)
+    for one in found:
+        if one.error is not None:
+            raise KafkaException(one.error)
+        if one.offset < 0:
+            one.offset = consumer.get_watermark_offsets(one, timeout=_REQUEST_S)[1]
     return found
 
 
