@@ -15,6 +15,7 @@ from isotherm.cli.settings import CliSettings
 from isotherm.coap_ingest.metrics import Metrics as CoapMetrics
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.distributed.task_metrics import WorkerMetrics
+from isotherm.console.commands.metrics import CommandMetrics
 from isotherm.console.receipts.issuer import ReceiptMetrics
 from isotherm.console.reconciliation.metrics import ReconciliationMetrics
 from isotherm.console.records.topic_follower import FollowerMetrics
@@ -83,6 +84,7 @@ def _console() -> CollectorRegistry:
     FollowerMetrics(registry)
     ReconciliationMetrics(registry)
     ReceiptMetrics(registry)
+    CommandMetrics(registry)
     return registry
 
 

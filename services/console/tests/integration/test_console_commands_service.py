@@ -15,7 +15,9 @@ from console_world import WAIT_S, Process, World, until
 from isotherm.cli import records
 from isotherm.connector.commands.records import (
     ACCEPTED,
+    ANSWERED,
     COMMANDS,
+    DELIVERED,
     DEVICE_UNKNOWN,
     EXPIRED,
     REFUSED,
@@ -78,26 +80,24 @@ def test_each_command_has_one_final_outcome_through_kills(world: World, log: Log
     writer = Writer(world)
     issued = issue(writer, world, name, ROUNDS)
     assert len(issued) >= 1_000
-    with Delivery(world, issued):
+    with Delivery(world, issued) as delivery:
         for turn in range(KILLS):
             # Killed at some progress, each time a later one.
             least = len(issued) * (turn + 1) // (2 * KILLS)
             until("some are settled", lambda least=least: _settled(log, issued) >= least, process.log)  # type: ignore[misc]  # mypy does not infer a lambda with a default
             process.kill()
             process.start()
-        until_settled(log, issued, process.log)
+        assert until_settled(log, issued, process.log, delivery.sent) == SCRIPTS.keys()
     # All that were issued again are known, also to a process that has not finished them itself.
-    for one in issued.values():
-        writer.command(one.command)
-    extra = command(f"{name}-extra", "after", qos=3)
-    writer.command(extra)
+    for again in issued.values():
+        writer.command(again.command)
+    # One for each partition at least, which comes behind them.
+    marks = [command(f"{name}-mark-{number}", "mark", qos=3) for number in range(32)]
+    for one in marks:
+        writer.command(one)
     writer.flush()
-    for number in range(8):
-        writer.command(command(f"{name}-mark-{number}", "mark", qos=3))
-    writer.flush()
-    marks = {(f"{name}-mark-{number}", "mark") for number in range(8)} | {(extra.device_id, extra.command_id)}
-    until("what came behind is refused", lambda: bool(log.read()) or all(log.finals(marks).values()), process.log)
-    until_settled(log, issued, process.log)
+    until_settled(log, {(one.device_id, "mark"): Issued(one, REFUSED) for one in marks}, process.log)
+    until_settled(log, issued, process.log, delivery.sent)
     assert process.stop() == 0
 
 
@@ -111,10 +111,11 @@ def test_another_process_takes_over_from_one_that_is_killed(world: World, log: L
     writer = Writer(world)
     until("both settle", lambda: _is_settling(first) and _is_settling(second), lambda: first.log() + second.log())
     issued = issue(writer, world, name, ROUNDS)
-    with Delivery(world, issued):
+    with Delivery(world, issued) as delivery:
         until("some are settled", lambda: _settled(log, issued) > len(issued) // 10, first.log)
         first.kill()
-        until_settled(log, issued, second.log)
+        told = until_settled(log, issued, second.log, delivery.sent)
+    assert told >= {DELIVERED, ANSWERED, REFUSED, EXPIRED}
     assert second.stop() == 0
 
 

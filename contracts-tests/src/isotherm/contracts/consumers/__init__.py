@@ -16,12 +16,14 @@ from isotherm.contracts.consumers import (
     standalone,
     workers,
 )
+from isotherm.contracts.consumers.commands import settling
 from isotherm.contracts.pact.needs import Need
 
 NEEDS: tuple[Need, ...] = (
     *aggregator.NEEDS,
     *alerts.NEEDS,
     *console.NEEDS,
+    *settling.NEEDS,
     *console_devices.NEEDS,
     *console_trace.NEEDS,
     *dead_letters.NEEDS,

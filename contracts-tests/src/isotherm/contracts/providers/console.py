@@ -31,6 +31,7 @@ from isotherm.contracts import seam
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
+from isotherm.contracts.providers import console_commands
 from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.servicekit.avro import Decoder
 from isotherm.servicekit.kafka import clients
@@ -95,6 +96,7 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         scenario.READBACK_REQUEST: request,
         scenario.UNRECONCILED: finding,
         scenario.RECEIPT: receipt,
+        **console_commands.messages(harness),
     }
 
 

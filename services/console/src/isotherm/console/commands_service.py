@@ -98,7 +98,7 @@ def _run(settings: ConsoleSettings, stop: Stop, health: Health, registry: Collec
         consumer,
         admin,
         restorer,
-        TransactionalWriter(partial(_producer, settings)),
+        TransactionalWriter(partial(transactional_producer, settings)),
         decoder,
         encoders,
         lambda: None if device_health.problems() else devices.__contains__,
@@ -154,7 +154,8 @@ def limits_of_partition(given: CommandSettings, partitions: int) -> Limits:
     )
 
 
-def _producer(settings: ConsoleSettings, transactional_id: str) -> Producer:
+def transactional_producer(settings: ConsoleSettings, transactional_id: str) -> Producer:
+    """Return a producer of outcomes and open commands with a transactional id."""
     return clients.producer(
         settings.kafka,
         _NAME,
