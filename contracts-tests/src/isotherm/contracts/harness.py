@@ -114,6 +114,18 @@ class RecordingProducer:
         if on_delivery is not None:
             self._reports.append(lambda: on_delivery(None, Delivered(value)))
 
+    def init_transactions(self, _timeout_s: float = 0) -> None:
+        """Every record counts, in a transaction or not."""
+
+    def begin_transaction(self) -> None:
+        """As `init_transactions`."""
+
+    def send_offsets_to_transaction(self, _offsets: object, _group: object, _timeout_s: float = 0) -> None:
+        """Nobody reads offsets here."""
+
+    def commit_transaction(self, _timeout_s: float = 0) -> None:
+        """As `init_transactions`."""
+
     def poll(self, _timeout_s: float = 0) -> int:
         """Call the outstanding delivery reports; their number."""
         reports, self._reports = self._reports, []

@@ -333,6 +333,30 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "An hour of {{ $labels.topic }} gets no receipt: Kafka has removed readings of it.",
             "0m",
         ),
+        Rule(
+            "CommandsNotSettled",
+            # Only for who had such a process within the last day.
+            "absent(isotherm_commands_open) unless absent(last_over_time(isotherm_commands_open[1d]))",
+            "No process settles commands: devices get none, and none gets an outcome.",
+            severity="critical",
+        ),
+        Rule(
+            "CommandsBehind",
+            "max by (job) (isotherm_commands_behind_seconds) > 60",
+            "Commands, steps or deadlines wait for more than a minute to be settled.",
+        ),
+        Rule(
+            "CommandsAtBound",
+            _grows('isotherm_commands_limited_total{limit="open"}', "job"),
+            "Commands are refused because too many are open.",
+            "0m",
+        ),
+        Rule(
+            "CommandsUndecodable",
+            _grows("isotherm_commands_dead_letters_total", "job, topic"),
+            "Records of {{ $labels.topic }} are dead letters: they are no commands, or no steps of them.",
+            "0m",
+        ),
     ),
 }
 """Rules by service, which is also the name of the chart and of the runbook."""

@@ -15,6 +15,7 @@ from isotherm.cli.settings import CliSettings
 from isotherm.coap_ingest.metrics import Metrics as CoapMetrics
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.distributed.task_metrics import WorkerMetrics
+from isotherm.console.commands.metrics import CommandMetrics
 from isotherm.console.devices.command_follower import CommandLogMetrics
 from isotherm.console.devices.command_log import CommandLog
 from isotherm.console.devices.command_waits import OutcomeWaits
@@ -88,6 +89,7 @@ def _console() -> CollectorRegistry:
     CommandLogMetrics(registry, log, OutcomeWaits(log))
     ReconciliationMetrics(registry)
     ReceiptMetrics(registry)
+    CommandMetrics(registry)
     return registry
 
 

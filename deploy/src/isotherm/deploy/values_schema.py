@@ -159,6 +159,7 @@ _OWN: dict[str, dict[str, Schema]] = {
         "service": _SERVICE,
         "ingress": _object(enabled=_FLAG, className=_TEXT, annotations=_TEXT_MAP, host=_TEXT, tlsSecret=_TEXT),
         "reconciliation": _object(enabled=_FLAG, resources=_COMMON["resources"]),
+        "commands": _object(enabled=_FLAG, replicas=_COUNT, resources=_COMMON["resources"]),
     },
     "apply": {"image": _IMAGE, "deadlineSeconds": _COUNT},
 }

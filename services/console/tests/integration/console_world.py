@@ -165,6 +165,19 @@ class World:
         self.run(made)
         return made
 
+    def commands(self, name: str, **settings: object) -> Process:
+        """`isotherm-console commands` with these settings of `commands`; it is stopped at the end."""
+        given = {
+            "kafka.bootstrap_servers": self.kafka.bootstrap_servers,
+            "registry.url": self.registry.url,
+            "http.port": self._free_port(),
+            **{f"commands.{key}": value for key, value in settings.items()},
+        }
+        sets = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+        made = Process([sys.executable, "-m", "isotherm.console", "commands", *sets], self.folder / f"{name}.log")
+        self.run(made)
+        return made
+
     def run(self, process: Process) -> None:
         """Start a process that is stopped at the end."""
         process.start()

@@ -8,14 +8,6 @@ from collections.abc import Mapping
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from isotherm.connector.commands.records import (
-    ACCEPTED,
-    ANSWERED,
-    OUTCOME_SCHEMA,
-    OUTCOMES,
-    CommandOutcome,
-    Progress,
-)
 from isotherm.connector.config import files
 from isotherm.connector.distributed.publishing import plugin_record
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
@@ -42,6 +34,7 @@ from isotherm.contracts import seam
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
+from isotherm.contracts.providers import console_commands
 from isotherm.persisters.sinks.catalog import installed_sinks
 from isotherm.servicekit.avro import Decoder
 from isotherm.servicekit.health import Health
@@ -92,10 +85,8 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         _report(writer)
         issuer.write(_receipt(), writer)
         _issue_commands(writer)
-        _settle_command(writer)
-    accepted, answered = found[-2:]
-    issued, shown = found[-4:-2]
-    del found[-4:]
+    issued, shown = found[-2:]
+    del found[-2:]
     receipt = found.pop()
     finding = found.pop()
     request = found.pop()
@@ -114,8 +105,7 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         scenario.RECEIPT: receipt,
         scenario.COMMAND_ISSUED: issued,
         scenario.COMMAND_SHOWN: shown,
-        scenario.COMMAND_ACCEPTED: accepted,
-        scenario.COMMAND_ANSWERED: answered,
+        **console_commands.messages(harness),
     }
 
 
@@ -175,31 +165,6 @@ def _issue_commands(writer: ControlTopicWriter) -> None:
     )
     control.issue(scenario.DEVICE, asked, "user")
     control.issue(scenario.OTHER_DEVICE, CommandRequest("reboot", qos=0, command_id="5f0c6b3e-2"), "user")
-
-
-def _settle_command(writer: ControlTopicWriter) -> None:
-    """Write the outcomes of a command, as the settling process decides them."""
-    times = (scenario.START_MS, scenario.START_MS + 60_000)
-    accepted = CommandOutcome(
-        scenario.DEVICE,
-        scenario.COMMAND_ID,
-        ACCEPTED,
-        "setpoint",
-        "user",
-        *times,
-        scenario.START_MS + 4,
-        accepted_ms=scenario.START_MS + 4,
-    )
-    answered = accepted._replace(
-        outcome=ANSWERED,
-        updated_ms=scenario.START_MS + 251,
-        progress=Progress("mqtt-proxy", scenario.START_MS + 21, scenario.START_MS + 48),
-        answered_ms=scenario.START_MS + 250,
-        answer=b'{"celsius":21.5}',
-        answer_content_type="application/json",
-    )
-    for one in (accepted, answered):
-        writer.put(OUTCOMES, OUTCOME_SCHEMA, one.device_id, one.record())
 
 
 def _silence(writer: ControlTopicWriter) -> None:

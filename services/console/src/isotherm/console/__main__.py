@@ -27,6 +27,15 @@ def _reconcile(settings: ConsoleSettings, _arguments: argparse.Namespace) -> int
     )
 
 
+def _commands(settings: ConsoleSettings, _arguments: argparse.Namespace) -> int:
+    # The console itself needs none of this.
+    from isotherm.console import commands_service
+
+    return lifecycle.run(
+        lambda stop: commands_service.run(settings, stop), shutdown_timeout_ms=settings.shutdown_timeout_ms
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     reconcile = Job(
@@ -35,12 +44,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         _reconcile,
         lambda _parser: None,
     )
+    commands = Job(
+        "commands",
+        "accept commands to devices, and give each one its final outcome, until SIGTERM or Ctrl-C",
+        _commands,
+        lambda _parser: None,
+    )
     command = ServiceCommand(
         SERVICE,
         "Kafka Connect's REST API over the workers, and a web console.",
         ConsoleSettings,
         _run,
-        jobs=[reconcile],
+        jobs=[reconcile, commands],
     )
     return command.main(argv)
 

@@ -207,6 +207,57 @@ class ReconciliationSettings(Settings):
         return self
 
 
+class CommandSettings(Settings):
+    """How `isotherm-console commands` settles commands to devices; the console itself does not use it."""
+
+    grace_ms: int = Field(
+        2_000,
+        ge=0,
+        le=600_000,
+        description="How long after its deadline a command is decided that nothing has finished, in ms: clocks differ.",
+    )
+    max_payload_bytes: int = Field(65_536, ge=0, le=900_000, description="Largest payload of a command, in bytes.")
+    max_answer_bytes: int = Field(
+        262_144,
+        ge=0,
+        le=900_000,
+        description="Largest answer of a device that an outcome has, in bytes; a larger one is left out.",
+    )
+    max_lifetime_ms: int = Field(
+        604_800_000, ge=1_000, description="How far ahead the deadline of a command may be, in ms."
+    )
+    max_open_per_device: int = Field(16, ge=1, description="How many open commands a device may have.")
+    max_open: int = Field(
+        100_000,
+        ge=1,
+        description="How many commands may be open in all, in the memory of every process of mqtt-proxy. Each "
+        "partition of `device.commands` has an even share.",
+    )
+    max_rate_per_device: int = Field(
+        60, ge=1, le=1_000_000, description="How many commands a device may get within a minute."
+    )
+    remember_ms: int = Field(
+        3_600_000,
+        ge=0,
+        description="How long after its final outcome a command with the same device and id counts as the same, in ms.",
+    )
+    max_remembered: int = Field(
+        1_000_000,
+        ge=1,
+        description="How many finished commands are remembered in all; beyond that the oldest are forgotten early. "
+        "Each partition has an even share. Memory: some 200 bytes for each.",
+    )
+    max_known_devices: int = Field(
+        1_000_000,
+        ge=1,
+        description="How many devices are known, of each topic with devices. With more, no outcome is `device_unknown` "
+        "but `expired`. Memory: some 100 bytes for each.",
+    )
+    dead_letter_topic: str = Field(
+        "commands.dead-letters", description="Commands and steps that cannot be decoded, unchanged."
+    )
+
+
 class ConsoleSettings(ServiceSettings):
     """All settings of the console."""
 
@@ -214,6 +265,7 @@ class ConsoleSettings(ServiceSettings):
     auth: AuthSettings = AuthSettings()
     search: SearchSettings = SearchSettings()
     reconciliation: ReconciliationSettings = ReconciliationSettings()
+    commands: CommandSettings = CommandSettings()
     write_timeout_ms: int = Field(
         10_000, ge=100, description="How long a change may wait for Kafka's acknowledgement, in ms."
     )
