@@ -6,12 +6,8 @@ import struct
 
 from isotherm.mqtt_proxy.codec.packets import Connect
 from isotherm.mqtt_proxy.codec.reasons import Reason
-from isotherm.mqtt_proxy.protocol.state_machine import (
-    ConnectionState,
-    Event,
-    Failure,
-    ServerProtocol,
-)
+from isotherm.mqtt_proxy.protocol.events import ConnectionState, Event, Failure
+from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 from isotherm.mqtt_proxy.protocol.topic_aliases import TopicAliases
 
 MAX_PACKET_BYTES = 1_000

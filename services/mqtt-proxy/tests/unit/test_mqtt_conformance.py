@@ -10,11 +10,8 @@ from mqtt_packets import connect_packet, connected, events_of, failure_of, packe
 from isotherm.mqtt_proxy.codec.packets import Connect, PacketType, Publish
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.protocol.connack import connack_properties
-from isotherm.mqtt_proxy.protocol.state_machine import (
-    Disconnect,
-    Failure,
-    ServerProtocol,
-)
+from isotherm.mqtt_proxy.protocol.events import Disconnect, Failure
+from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 
 CONTROL_CHARACTERS = ["\u0001", "\u001f", "\u007f", "\u009f", "\ufdd0", "\ufdef", "\ufffe", "\uffff", "\U0010ffff"]
 

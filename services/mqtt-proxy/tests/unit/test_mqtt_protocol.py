@@ -24,13 +24,8 @@ from isotherm.mqtt_proxy.codec.packets import Connect, PacketType, Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.protocol.connack import connack_properties
-from isotherm.mqtt_proxy.protocol.state_machine import (
-    Disconnect,
-    Event,
-    Failure,
-    Release,
-    ServerProtocol,
-)
+from isotherm.mqtt_proxy.protocol.events import Disconnect, Event, Failure, Release
+from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 from isotherm.mqtt_proxy.protocol.topic_aliases import AliasMemory, TopicAliases
 
 

@@ -16,10 +16,10 @@ from isotherm.mqtt_proxy.hotpath.compiled import CompiledSkim, SessionEncoder
 from isotherm.mqtt_proxy.sessions.dormant import DormantSessions, Skim
 from isotherm.mqtt_proxy.sessions.records import encode_with, from_record, to_record
 from isotherm.mqtt_proxy.sessions.skimming import SessionSkim, Skimmed
-from isotherm.mqtt_proxy.sessions.store import StoredState
+from isotherm.mqtt_proxy.sessions.store import StoredState, Subscription
 from isotherm.servicekit.avro import Decoder, SchemaRegistry, WireFormatError, WriterSchema, encoder, parse
 
-SCHEMA = isotherm.schemas.schema("MqttSession", 2)
+SCHEMA = isotherm.schemas.schema("MqttSession", 3)
 SCHEMA_ID = 0x01020304
 ENCODE = encoder(SCHEMA, SCHEMA_ID)
 NOW_MS = 1_795_000_000_000
@@ -35,6 +35,7 @@ states = st.builds(
     owner=st.integers(0, 2**20),
     username=st.none() | clients,
     will=st.none() | st.just(Publish("will", b"gone", 1)),
+    subscriptions=st.just(()) | st.tuples(st.builds(Subscription, clients, st.integers(0, 2), st.none() | st.just(7))),
 )
 
 
@@ -64,6 +65,7 @@ def is_plain(client_id: str, state: StoredState) -> bool:
     name = state.username
     return (
         state.will is None
+        and not state.subscriptions
         and len(state.committed) < 64
         and state.epoch < 2**62
         and (name is None or len(name.encode()) < 64)
@@ -119,7 +121,7 @@ def test_another_schema_and_another_client_are_decoded(make_skim: Callable[[int]
 def test_times_that_the_decoder_cannot_represent_are_decoded(make_skim: Callable[[int], Skim]) -> None:
     late = bytearray(encoded("c", StoredState(1, 60, 253_402_300_799_999)))
     assert make_skim(SCHEMA_ID)("c", bytes(late)) is not None
-    late[-4] |= 0x40
+    late[-5] |= 0x40
     assert make_skim(SCHEMA_ID)("c", bytes(late)) is None
 
 
@@ -164,7 +166,7 @@ def compiled_encoder() -> tuple[SessionEncoder, list[str]]:
 def test_compiled_code_writes_the_same_bytes(client_id: str, state: StoredState, owner: int) -> None:
     encode, left = compiled_encoder()
     assert encode(client_id, state, owner, NOW_MS) == OTHERWISE(client_id, state, owner, NOW_MS)
-    assert bool(left) is (state.will is not None)
+    assert bool(left) is (state.will is not None or bool(state.subscriptions))
 
 
 @pytest.mark.parametrize(

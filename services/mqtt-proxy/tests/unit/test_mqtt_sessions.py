@@ -32,7 +32,7 @@ from isotherm.mqtt_proxy.sessions.store import (
 from isotherm.mqtt_proxy.sessions.writes import DetachWrite, Outcome, PublishWrite, TransferWrite, WillWrite
 from isotherm.servicekit.avro import encoder, parse
 
-SCHEMA = isotherm.schemas.schema("MqttSession", 2)
+SCHEMA = isotherm.schemas.schema("MqttSession", 3)
 ENCODE = encoder(SCHEMA, 1)
 PARSED = parse(SCHEMA)
 

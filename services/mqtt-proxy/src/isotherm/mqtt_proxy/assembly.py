@@ -6,6 +6,7 @@ from isotherm.connector.attestation.attester import Attester
 from isotherm.connector.state.status import this_process
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
+from isotherm.mqtt_proxy.commands.dispatcher import CommandDispatcher
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.hotpath import attested_runs
 from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
@@ -26,8 +27,9 @@ def build_server(
     sessions: SessionStore,
     access: AccessControl,
     migration: SessionMigration | None = None,
+    commands: CommandDispatcher | None = None,
 ) -> Server:
-    """Compose the MQTT server of a process. `migration` is given when it is one of several."""
+    """Compose the MQTT server of a process. `migration` is given when it is one of several, `commands` to send some."""
     limits, max_expiry_s = settings.limits, settings.session.expiry_s
     connection_limits = ConnectionLimits(limits, pipeline.metrics)
     wills = WillScheduler(limits=limits, sessions=sessions, pipeline=pipeline, access=access)
@@ -51,8 +53,10 @@ def build_server(
             wills=wills,
             max_expiry_s=max_expiry_s,
             migration=migration,
+            takes_subscriptions=commands is not None,
         ),
         migration=migration,
+        commands=commands,
     )
 
 

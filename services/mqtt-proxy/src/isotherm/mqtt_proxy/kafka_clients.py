@@ -109,6 +109,11 @@ def build_claims_consumer(settings: ProxySettings, client_id: str) -> Consumer:
     return clients.consumer_to_the_end(settings.kafka, client_id, fetch_wait_max_ms=_FOLLOW_WAIT_MS)
 
 
+def build_open_commands_consumer(settings: ProxySettings, client_id: str) -> Consumer:
+    """Return a consumer for `OpenCommandFollower`."""
+    return clients.consumer_to_the_end(settings.kafka, f"{client_id}-commands", fetch_wait_max_ms=_FOLLOW_WAIT_MS)
+
+
 def build_target_state(
     settings: ProxySettings, connector: str, health: Health, metrics: Metrics
 ) -> TargetStateReconciler:

@@ -27,6 +27,10 @@ GAUGES = {
     "topic_alias_bytes": "Memory of the topic aliases that MQTT 5 clients have set.",
     "topic_cache_bytes": "Memory of the topics that connections remember for their next publishes.",
     "buffered_bytes": "Bytes received and not handled: incomplete packets, unanswered CONNECTs, waiting publishes.",
+    "open_commands": "Open commands in memory.",
+    "open_command_bytes": "Memory of open commands.",
+    "command_devices": "Devices to whose commands a connected client subscribes.",
+    "command_steps_waiting": "Steps of commands that Kafka did not store and that are written again.",
     "halted": "1 while the target state is paused or stopped, so that nothing is accepted.",
 }
 """The gauges. The bridge has `connections`, `outstanding_records`, `outstanding_bytes` and `halted`."""
@@ -42,6 +46,7 @@ class StoredPublish(Protocol):
     unstored: tuple[str, ...]
     filtered: list[tuple[str, int]]
     dropped: bool
+    answers: int
 
     @property
     def trace_id(self) -> str | None:
@@ -78,6 +83,10 @@ class Metrics(Collector):
         self.transactions: Counter[str] = Counter()
         self.recoveries = 0
         self.producers_replaced = self.unattested = 0
+        self.commands_sent = [0, 0, 0]
+        self.commands_resent = self.commands_acknowledged = self.commands_answered = 0
+        self.commands_held_back = self.commands_unreadable = 0
+        self.commands_refused: Counter[str] = Counter()
         self.gauges: dict[str, Callable[[], float]] = {}
         """Functions that return the value of a gauge, by its name in GAUGES."""
         self._latency = [0] * (len(LATENCY_BOUNDS_S) + 1)
@@ -97,6 +106,7 @@ class Metrics(Collector):
             self.filtered[target] += number
         if publish.dropped:
             self.dropped["no route"] += 1
+        self.commands_answered += publish.answers
         bucket = bisect_left(LATENCY_BOUNDS_S, seconds)
         self._latency[bucket] += 1
         self._latency_sum_s += seconds
@@ -133,7 +143,8 @@ class Metrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield every metric in Prometheus' terms."""
-        for name, text, labels, samples in (*self._client_counters(), *self._publish_counters()):
+        counters = (*self._client_counters(), *self._publish_counters(), *self._command_counters())
+        for name, text, labels, samples in counters:
             counter = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
             for values, count in samples:
                 counter.add_metric(list(values), count)
@@ -224,6 +235,38 @@ class Metrics(Collector):
             ("unattested_records", "Acknowledged records that no attestation tells.", [], single(self.unattested)),
             ("recoveries", "New transactional producers after a broken one.", [], single(self.recoveries)),
             ("transactions", "Transactions by outcome.", ["outcome"], one(self.transactions)),
+        ]
+
+    def _command_counters(self) -> list[_Counter]:
+        single = _single
+        return [
+            ("commands_sent", "PUBLISH packets with a command for a device.", ["qos"], _by_qos(self.commands_sent)),
+            (
+                "commands_resent",
+                "Commands among them that may have been sent to the device before.",
+                [],
+                single(self.commands_resent),
+            ),
+            ("commands_acknowledged", "Commands that a device took.", [], single(self.commands_acknowledged)),
+            (
+                "commands_refused",
+                "Commands that a device refused, by the reason code of its PUBACK.",
+                ["reason"],
+                _labelled(self.commands_refused),
+            ),
+            ("commands_answered", "Answers of devices that Kafka stored.", [], single(self.commands_answered)),
+            (
+                "commands_held_back",
+                "Commands that waited because as many as allowed were sent and not acknowledged.",
+                [],
+                single(self.commands_held_back),
+            ),
+            (
+                "commands_unreadable",
+                "Records of open commands that could not be decoded.",
+                [],
+                single(self.commands_unreadable),
+            ),
         ]
 
     def _histogram(self) -> Metric:

@@ -18,6 +18,7 @@ from isotherm.connector.standalone.reporting import reported
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.access.tls import server_context
 from isotherm.mqtt_proxy.assembly import build_attester, build_server
+from isotherm.mqtt_proxy.command_delivery import CommandDelivery
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import FatalTransactionError, TransactionalWriter
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
@@ -29,6 +30,7 @@ from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
 from isotherm.mqtt_proxy.ingest.translation import Translator
 from isotherm.mqtt_proxy.kafka_clients import (
     build_loop_producer,
+    build_open_commands_consumer,
     build_outcome_consumer,
     build_producer,
     build_target_state,
@@ -134,6 +136,15 @@ class Proxy:
             self._health,
             on_incurable=self._on_producer_broken,
         )
+        self._commands = CommandDelivery(
+            settings,
+            make_consumer=partial(build_open_commands_consumer, settings, self._client_id),
+            registry=self._registry,
+            producer=self._producer,
+            access=self._access,
+            metrics=self._metrics,
+            health=self._health,
+        )
         self._attester = build_attester(settings, self._registry, self._encoders)
         self._producer.on_stored = self._attester.on_stored
         self._writer = TransactionalWriter(
@@ -208,6 +219,7 @@ class Proxy:
             _log.info("drained")
         if self._adoption is not None:
             self._adoption.close()
+        await self._commands.close()
         for task in tasks:
             task.cancel()
         return self._exit
@@ -249,8 +261,10 @@ class Proxy:
                 max_claims=settings.limits.connections,
                 metrics=metrics,
             )
+        rules, answers = build_rules(settings), self._commands.answers
+        translator = Translator(self._router, self._encoders.encoders, rules, traces=self._traces, answers=answers)
         pipeline = IngestPipeline(
-            translator=Translator(self._router, self._encoders.encoders, build_rules(settings), traces=self._traces),
+            translator=translator,
             producer=self._producer,
             transactions=transactions,
             gate=InflightGate(settings.limits.outstanding_records, settings.limits.outstanding_bytes, metrics),
@@ -259,7 +273,14 @@ class Proxy:
             refuse_invalid=settings.invalid_publish == "refuse",
             runs_of=self._attester.runs_of,
         )
-        server = build_server(settings, pipeline=pipeline, sessions=sessions, access=self._access, migration=migration)
+        server = build_server(
+            settings,
+            pipeline=pipeline,
+            sessions=sessions,
+            access=self._access,
+            migration=migration,
+            commands=self._commands.start(transactions),
+        )
         if self._process is not None:
             if migration is not None and self._pod is not None:
                 self._adoption = self._build_adoption(sessions, migration)
@@ -338,14 +359,13 @@ class Proxy:
         return await retry_until_possible(part, call, executor=self._executor, health=self._health, stop=self._stop)
 
     def _check_topics(self) -> None:
-        settings = self._settings
-        self._encoders.require(
-            self._router.targets, without_readings=[settings.session.topic], raw=self._router.raw_targets
-        )
+        settings, own = self._settings, [self._settings.session.topic, *self._commands.topics]
+        self._encoders.require(self._router.targets, without_readings=own, raw=self._router.raw_targets)
         if self._router.has_dynamic_targets:
             self._encoders.refresh()
         ensure_dead_letter_topic(self._admin, settings)
         self._encode_session = self._source.encoder()
+        self._commands.prepare()
 
     def _restore(self) -> DormantSessions:
         pod = self._pod

@@ -23,7 +23,7 @@ from isotherm.schemas import schema
 from isotherm.servicekit.avro import Decoder, RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.lifecycle import Stop
 
-SESSION = schema("MqttSession", 2)
+SESSION = schema("MqttSession", 3)
 """The schema of stored sessions, which the service writes and reads."""
 STATUS = schema("TaskStatus", 1)
 """The schema that the service reads of other processes."""

@@ -10,6 +10,7 @@ from isotherm.connector.attestation.settings import AttestationSettings
 from isotherm.connector.distributed.hosting import HostSettings
 from isotherm.mqtt_proxy.balancers import BalancerNetworks
 from isotherm.mqtt_proxy.bridge_settings import BridgeSettings
+from isotherm.mqtt_proxy.command_settings import CommandSettings
 from isotherm.mqtt_proxy.pod_settings import PodSettings
 from isotherm.mqtt_proxy.websocket_settings import WebSocketSettings
 from isotherm.servicekit.settings import Settings
@@ -268,6 +269,7 @@ class ProxySettings(HostSettings):
     transactions: TransactionSettings = TransactionSettings()
     pods: PodSettings = PodSettings()
     bridge: BridgeSettings = BridgeSettings()
+    commands: CommandSettings = CommandSettings()
     identity: IdentitySettings = IdentitySettings()
     dead_letters: DeadLetterSettings = DeadLetterSettings()
     attestations: AttestationSettings = AttestationSettings()
@@ -281,7 +283,9 @@ class ProxySettings(HostSettings):
         None, description="Users and password hashes as `mosquitto_passwd` writes them; read again after a change."
     )
     acl_file: str | None = Field(
-        None, description="Publish permissions in mosquitto's format; read again after a change."
+        None,
+        description="Permissions to publish, and to subscribe to commands, in mosquitto's format; read again after a "
+        "change.",
     )
     unauthorized: Literal["acknowledge", "close"] = Field(
         "acknowledge",
@@ -333,6 +337,7 @@ class ProxySettings(HostSettings):
         if self.name in ("bridge", "worker"):
             raise ValueError(f"name: {self.name!r} is taken: the bridge is called {SERVICE}-{self.name}")
         self.pods.check(self.role, self.shutdown_timeout_ms)
+        self.commands.check(self.role)
         if self.identity.device_id == "user" and not self._authenticates:
             raise ValueError(
                 "identity.device_id=user needs password_file or tls.cafile"

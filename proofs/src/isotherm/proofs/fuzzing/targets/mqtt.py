@@ -11,7 +11,8 @@ from isotherm.mqtt_proxy.codec.packets import Connect, PacketType, Publish
 from isotherm.mqtt_proxy.ingest.configuration import build_rules
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes, regex_routes
 from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
-from isotherm.mqtt_proxy.protocol.state_machine import Event, Release, ServerProtocol
+from isotherm.mqtt_proxy.protocol.events import Event, Release
+from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 from isotherm.mqtt_proxy.protocol.topic_aliases import TopicAliases
 from isotherm.mqtt_proxy.settings import DeadLetterSettings, ProxySettings
 from isotherm.proofs.fuzzing.target import Target, expect

@@ -1,4 +1,6 @@
-"""The rules of an ACL file in mosquitto's format (mosquitto.conf(5), `acl_file`): who may publish to which topic.
+"""The rules of an ACL file in mosquitto's format (mosquitto.conf(5), `acl_file`): who may use which topic.
+
+`write` rules are about publishing, `read` rules about subscribing, `readwrite` rules about both.
 
 `user NAME` begins the rules of a user. `topic [read|write|readwrite|deny] FILTER` before the first `user` applies to
 clients without a name. `pattern [ACCESS] FILTER` applies to all clients; in it `%c` is the client id and `%u` the user
@@ -7,8 +9,9 @@ name, each as a whole level. A topic that no rule allows is denied, and `deny` o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from isotherm.kcql.filters import matches_levels
 from isotherm.mqtt_proxy.codec.fields import has_misplaced_wildcard
@@ -22,8 +25,9 @@ class AclLineError(ValueError):
 
 @dataclass(slots=True)
 class AclRules:
-    """Topic filters as their levels. Rules that allow only reading are left out, because no client subscribes here."""
+    """Topic filters as their levels."""
 
+    read: list[tuple[str, ...]] = field(default_factory=list)
     write: list[tuple[str, ...]] = field(default_factory=list)
     deny: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -31,12 +35,15 @@ class AclRules:
         """Add a rule with `access` read, write, readwrite or deny."""
         if access == "deny":
             self.deny.append(levels)
-        elif access != "read":
+            return
+        if access != "write":
+            self.read.append(levels)
+        if access != "read":
             self.write.append(levels)
 
 
 class Acl:
-    """The rules of a file that concern publishing."""
+    """The rules of a file."""
 
     def __init__(self) -> None:
         self._anonymous = AclRules()
@@ -55,6 +62,21 @@ class Acl:
             return False
         return matches(rules.write, is_pattern=False) or matches(self._patterns.write, is_pattern=True)
 
+    def may_subscribe(self, topic_filter: str, *, client_id: str, username: str | None) -> bool:
+        """Return whether one rule lets this client read all topics of a filter, and none of them is denied."""
+        levels = tuple(topic_filter.split("/"))
+        own = self._anonymous if username is None else self._users.get(username, AclRules())
+        filled = [
+            [_fill(rule, client_id, username) for rule in rules] for rules in (self._patterns.deny, self._patterns.read)
+        ]
+        deny, read = (
+            [*rules, *(one for one in more if one is not None)]
+            for rules, more in zip((own.deny, own.read), filled, strict=True)
+        )
+        if any(overlaps(rule, levels) for rule in deny):
+            return False
+        return any(covers(rule, levels) for rule in read)
+
     def rules_of(self, username: str | None) -> AclRules:
         """Return the rules of a user, or of clients without a name, to add to."""
         return self._anonymous if username is None else self._users.setdefault(username, AclRules())
@@ -63,6 +85,31 @@ class Acl:
     def patterns(self) -> AclRules:
         """The rules for all clients, to add to."""
         return self._patterns
+
+
+def covers(rule: Sequence[str], topic_filter: Sequence[str]) -> bool:
+    """Return whether every topic that matches a filter matches the filter of a rule, both as their levels."""
+    if rule[0] in ("+", "#") and topic_filter[0].startswith("$"):
+        return False
+    for at, level in enumerate(rule):
+        if level == "#":
+            # It matches its parent level too.
+            return True
+        if at >= len(topic_filter) or topic_filter[at] == "#" or level not in ("+", topic_filter[at]):
+            return False
+    return len(rule) == len(topic_filter)
+
+
+def overlaps(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Return whether a topic matches both filters, which are given as their levels."""
+    if any(left[0] in ("+", "#") and right[0].startswith("$") for left, right in ((one, other), (other, one))):
+        return False
+    for left, right in zip_longest(one, other):
+        if "#" in (left, right):
+            return True
+        if left is None or right is None or ("+" not in (left, right) and left != right):
+            return False
+    return True
 
 
 def _matches(

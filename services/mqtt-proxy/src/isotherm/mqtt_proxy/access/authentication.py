@@ -91,6 +91,7 @@ class AccessControl:
         self._acl = settings.acl_file and WatchedFile("acl_file", settings.acl_file, parse_acl)
         self.closes_on_denial = settings.unauthorized == "close"
         """Whether the server closes a client that cannot be told that its publish is denied."""
+        self._device_is_user = settings.device_policy == "user"
         self._identity_is_username = settings.tls.use_identity_as_username
         # A required certificate identifies a client well enough, unless a password is required too.
         self._anonymous_allowed = settings.allow_anonymous or (certificates and not settings.password_file)
@@ -162,6 +163,15 @@ class AccessControl:
             for attempt in attempts:
                 attempt.failed = not matches
         return matches
+
+    def may_act_for(self, device_id: str, *, client_id: str, username: str | None) -> bool:
+        """Return whether a client is this device, as far as anybody can tell where no rule names topics.
+
+        Without authentication everybody is. `username` is verified.
+        """
+        if not self.identifies_clients:
+            return True
+        return device_id == username or (device_id == client_id and not self._device_is_user)
 
     def permits_will(self, *, client_id: str, username: str | None, topic: str, qos: int) -> bool:
         """Return whether the will of a session of `username` may be published by the rules of now; count it if not.

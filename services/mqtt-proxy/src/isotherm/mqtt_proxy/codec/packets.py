@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -68,6 +68,9 @@ FLAGS = {
 }
 """The lower four bits of the first byte of each client packet but PUBLISH (section 2.2.2)."""
 
+TEXT_BYTES = 65_535
+"""Longest text or binary data of a packet (section 1.5)."""
+
 _FIRST_BYTES = {packet_type: packet_type << 4 | flags for packet_type, flags in FLAGS.items()}
 _pack_plain, _pack_with_reason = struct.Struct(">BBH").pack, struct.Struct(">BBHB").pack
 
@@ -99,6 +102,30 @@ class Connect(NamedTuple):
     def __repr__(self) -> str:
         # The password must not reach a log line through a traceback.
         return f"Connect(version={self.version}, client_id={self.client_id!r}, clean_start={self.clean_start})"
+
+
+class Subscribe(NamedTuple):
+    """A SUBSCRIBE packet (section 3.8).
+
+    Of the options only the QoS is kept. A server that publishes nothing of its clients and retains nothing has no use
+    for No Local, Retain As Published and Retain Handling.
+    """
+
+    packet_id: int
+    filters: Sequence[tuple[str, int]]
+    """Each filter with the QoS that is asked for."""
+    subscription_id: int | None = None
+
+
+class Unsubscribe(NamedTuple):
+    """An UNSUBSCRIBE packet (section 3.10)."""
+
+    packet_id: int
+    filters: Sequence[str]
+
+
+SHARE = "$share/"
+"""How the filter of a shared subscription begins (5.0 section 4.8.2)."""
 
 
 def decode_connect(reader: Reader) -> Connect:
@@ -210,35 +237,38 @@ def decode_acknowledgement(reader: Reader, version: int, packet_type: PacketType
     return packet_id, reason
 
 
-def decode_subscribe(reader: Reader, version: int, *, allow_control_characters: bool = False) -> tuple[int, int]:
-    """Decode packet identifier and number of filters of a SUBSCRIBE (section 3.8). Raises PacketError."""
+def decode_subscribe(reader: Reader, version: int, *, allow_control_characters: bool = False) -> Subscribe:
+    """Decode a SUBSCRIBE (section 3.8). Raises PacketError."""
     packet_id = _packet_id(reader)
-    if version == V5:
-        props.decode(reader, props.SUBSCRIBE)
-    filters = 0
+    properties = props.decode(reader, props.SUBSCRIBE) if version == V5 else NO_PROPERTIES
+    filters: list[tuple[str, int]] = []
     while reader.left:
-        check_filter(reader.text(), allow_control_characters=allow_control_characters)
+        topic_filter = reader.text()
+        check_filter(topic_filter, allow_control_characters=allow_control_characters)
         options = reader.byte()
         if options & 3 == 3 or (options & 0xFC if version == V311 else options & 0xC0 or options & 0x30 == 0x30):
             raise PacketError(Reason.MALFORMED_PACKET, "reserved bits in the subscription options")
-        filters += 1
+        if options & 4 and topic_filter.startswith(SHARE):
+            raise PacketError(Reason.PROTOCOL_ERROR, "No Local in a shared subscription")
+        filters.append((topic_filter, options & 3))
     if not filters:
         raise PacketError(Reason.PROTOCOL_ERROR, "SUBSCRIBE without a filter")
-    return packet_id, filters
+    return Subscribe(packet_id, filters, properties.get(Property.SUBSCRIPTION_ID))
 
 
-def decode_unsubscribe(reader: Reader, version: int, *, allow_control_characters: bool = False) -> tuple[int, int]:
-    """Decode packet identifier and number of filters of an UNSUBSCRIBE (section 3.10). Raises PacketError."""
+def decode_unsubscribe(reader: Reader, version: int, *, allow_control_characters: bool = False) -> Unsubscribe:
+    """Decode an UNSUBSCRIBE (section 3.10). Raises PacketError."""
     packet_id = _packet_id(reader)
     if version == V5:
         props.decode(reader, props.UNSUBSCRIBE)
-    filters = 0
+    filters: list[str] = []
     while reader.left:
-        check_filter(reader.text(), allow_control_characters=allow_control_characters)
-        filters += 1
+        topic_filter = reader.text()
+        check_filter(topic_filter, allow_control_characters=allow_control_characters)
+        filters.append(topic_filter)
     if not filters:
         raise PacketError(Reason.PROTOCOL_ERROR, "UNSUBSCRIBE without a filter")
-    return packet_id, filters
+    return Unsubscribe(packet_id, filters)
 
 
 def decode_disconnect(reader: Reader, version: int) -> tuple[int, Properties]:
@@ -286,6 +316,20 @@ def encode_acknowledgement(packet_type: PacketType, packet_id: int, reason: int 
     """Encode a PUBACK, PUBREC, PUBREL or PUBCOMP; only MQTT 5 has reasons other than success."""
     first = _FIRST_BYTES[packet_type]
     return _pack_with_reason(first, 3, packet_id, reason) if reason else _pack_plain(first, 2, packet_id)
+
+
+def encode_publish(publish: Publish, version: int) -> bytes:
+    """Encode a PUBLISH (section 3.3); only MQTT 5 has properties. `TEXT_BYTES` bounds topic and properties."""
+    topic = publish.topic.encode("utf-8")
+    parts = [len(topic).to_bytes(2, "big"), topic]
+    if publish.qos:
+        parts.append(publish.packet_id.to_bytes(2, "big"))
+    if version == V5:
+        parts.append(props.encode(publish.properties))
+    parts.append(publish.payload)
+    body = b"".join(parts)
+    first = PacketType.PUBLISH << 4 | publish.dup << 3 | publish.qos << 1 | publish.retain
+    return bytes((first,)) + encode_varint(len(body)) + body
 
 
 def encode_suback(packet_type: PacketType, packet_id: int, version: int, reasons: bytes) -> bytes:

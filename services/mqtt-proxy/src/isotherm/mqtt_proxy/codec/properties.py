@@ -41,7 +41,8 @@ class Property(IntEnum):
 
 
 Properties = Mapping[Property, Any]
-"""Values by property. The value of USER_PROPERTY is a list of pairs of texts."""
+"""Values by property. The value of USER_PROPERTY is a list of pairs of texts; that of SUBSCRIPTION_ID is a number
+or, in a PUBLISH of the server, several of them."""
 
 P = Property
 _BYTE = frozenset(
@@ -157,6 +158,12 @@ def encode(properties: Properties) -> bytes:
                 for text in pair:
                     body += _with_length(text.encode("utf-8"))
             continue
+        if identifier is P.SUBSCRIPTION_ID:
+            # A PUBLISH names every subscription that it matches (section 3.3.4).
+            for one in (value,) if isinstance(value, int) else value:
+                body.append(identifier)
+                body += encode_varint(one)
+            continue
         body.append(identifier)
         if identifier in _BYTE:
             body.append(value)
@@ -164,8 +171,6 @@ def encode(properties: Properties) -> bytes:
             body += value.to_bytes(2, "big")
         elif identifier in _FOUR_BYTES:
             body += value.to_bytes(4, "big")
-        elif identifier is P.SUBSCRIPTION_ID:
-            body += encode_varint(value)
         else:
             body += _with_length(value if identifier in _BINARY else value.encode("utf-8"))
     return encode_varint(len(body)) + bytes(body)

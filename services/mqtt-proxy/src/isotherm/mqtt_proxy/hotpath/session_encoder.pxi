@@ -9,7 +9,7 @@ cdef enum:
 
 @cython.final
 cdef class SessionEncoder:
-    """Encodes sessions without a will; `otherwise` encodes the others. `schema_id` is that of MqttSession."""
+    """Encodes sessions without a will and without subscriptions; `otherwise` encodes the others. `schema_id` is that of MqttSession."""
 
     cdef bytes _header
     cdef object _otherwise
@@ -31,7 +31,7 @@ cdef class SessionEncoder:
         cdef int64_t number
         cdef dict committed = state.committed
         username, expires_at_ms = state.username, state.expires_at_ms
-        if state.will is not None or len(committed) > MOST_COMMITTED:
+        if state.will is not None or state.subscriptions or len(committed) > MOST_COMMITTED:
             return None
         memcpy(out, PyBytes_AS_STRING(self._header), SKIM_HEADER)
         try:
@@ -86,6 +86,6 @@ cdef class SessionEncoder:
                 out = put_text(out + 1, <Bytes>text, size)
         except (OverflowError, TypeError, UnicodeEncodeError):
             return None
-        # No will.
-        out[0] = 0
-        return PyBytes_FromStringAndSize(<char *>record, out + 1 - record)
+        # No will, and no subscription.
+        out[0] = out[1] = 0
+        return PyBytes_FromStringAndSize(<char *>record, out + 2 - record)

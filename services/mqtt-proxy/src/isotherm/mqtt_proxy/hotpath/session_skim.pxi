@@ -102,13 +102,13 @@ cdef class CompiledSkim:
             return None
         else:
             at += 1
-        # 4. A user name or none, no will, and nothing else.
+        # 4. A user name or none, no will, no subscription, and nothing else.
         left = end - at
-        if left != 2 or at[0] or at[1]:
-            if left < 3 or at[0] != 2 or at[1] & 0x81 or left != 3 + (at[1] >> 1) or (end - 1)[0]:
+        if left != 3 or at[0] or at[1] or at[2]:
+            if left < 4 or at[0] != 2 or at[1] & 0x81 or left != 4 + (at[1] >> 1) or (end - 1)[0] or (end - 2)[0]:
                 return None
             try:
-                PyUnicode_DecodeUTF8(<const char *>at + 2, left - 3, NULL)
+                PyUnicode_DecodeUTF8(<const char *>at + 2, left - 4, NULL)
             except UnicodeDecodeError:
                 return None
         return _new_record(

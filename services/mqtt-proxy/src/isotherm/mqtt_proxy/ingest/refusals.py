@@ -1,8 +1,21 @@
-"""With which reason code of MQTT 5 an invalid publish is refused."""
+"""Why a publish is invalid, and with which reason code of MQTT 5 it is refused."""
 
 from __future__ import annotations
 
 from isotherm.mqtt_proxy.codec.reasons import Reason
+
+
+class InvalidPublishError(Exception):
+    """A publish cannot become readings.
+
+    `reason` is the label of the metrics, `stage` Kafka Connect's name of the step that failed.
+    """
+
+    def __init__(self, reason: str, detail: str, stage: str = "VALUE_CONVERTER") -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.stage = stage
+
 
 _REASONS = {
     "no route": Reason.TOPIC_NAME_INVALID,

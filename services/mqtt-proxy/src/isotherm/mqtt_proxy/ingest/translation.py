@@ -15,6 +15,7 @@ from isotherm.connector.errors.dead_letters import PREFIX
 from isotherm.kcql import ProjectionError, Record
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
+from isotherm.mqtt_proxy.ingest.answer_route import AnswerRoute
 from isotherm.mqtt_proxy.ingest.headers import (
     limit_properties,
     packet_id_header,
@@ -25,6 +26,7 @@ from isotherm.mqtt_proxy.ingest.headers import (
 from isotherm.mqtt_proxy.ingest.plain_route import PLAIN_TOPIC_BYTES, Encode, PlainRoute, plain_route
 from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, Headers, ProducerRecord, headers_bytes
 from isotherm.mqtt_proxy.ingest.publish_traces import trace_publish
+from isotherm.mqtt_proxy.ingest.refusals import InvalidPublishError
 from isotherm.mqtt_proxy.ingest.routes import ResolvedRoute, Router
 from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
 from isotherm.servicekit.avro import WireFormatError
@@ -38,18 +40,6 @@ DevicePolicy = Literal["payload", "topic", "user"]
 
 _MAX_DETAIL_CHARS = 500
 _MAX_TOPIC_CHARS = 1_024
-
-
-class InvalidPublishError(Exception):
-    """A publish cannot become readings.
-
-    `reason` is the label of the metrics, `stage` Kafka Connect's name of the step that failed.
-    """
-
-    def __init__(self, reason: str, detail: str, stage: str = "VALUE_CONVERTER") -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.stage = stage
 
 
 def _advice(error: Exception) -> str:
@@ -115,7 +105,7 @@ class Translator:
     """Translates publishes into records.
 
     `encoders` holds the Avro encoder of each Kafka topic that accepts readings. It may grow while the service runs.
-    `traces` decides which publishes are traced; None traces nothing.
+    `traces` decides which publishes are traced; None traces nothing. `answers` takes answers to commands.
     """
 
     def __init__(
@@ -125,8 +115,10 @@ class Translator:
         rules: IngestRules,
         *,
         traces: IngestTraces | None = None,
+        answers: AnswerRoute | None = None,
     ) -> None:
         self.traces = traces
+        self._answers = answers
         self._router = router
         self._encoders = encoders
         self._rules = rules
@@ -151,6 +143,11 @@ class Translator:
         translated = TranslatedPublish()
         try:
             resolved = self._resolve(publish.topic)
+            if self._answers is not None:
+                client_id, username = context.client_id, context.username
+                if (answer := self._answers.record(publish, client_id=client_id, username=username)) is not None:
+                    translated.add_answer(answer)
+                    return translated
             if not resolved:
                 if self._rules.drop_unrouted:
                     translated.dropped = True
@@ -198,7 +195,7 @@ class Translator:
         """Return how the plain payloads of a topic become records; None when that takes `translate`."""
         try:
             resolved = self._resolve(topic)
-            if len(resolved) != 1:
+            if len(resolved) != 1 or (self._answers is not None and self._answers.takes(topic)):
                 return None
             route, target, device_id, metric = resolved[0]
             if target is None or route.plain_names is None:
@@ -228,6 +225,8 @@ class Translator:
         if level is None:
             return None
         levels = topic.split("/")
+        if self._answers is not None and self._answers.may_take(levels, level):
+            return None
         start = sum(len(name) + 1 for name in levels[:level])
         return start, start + len(levels[level])
 

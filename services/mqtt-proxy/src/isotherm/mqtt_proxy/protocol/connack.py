@@ -9,17 +9,24 @@ from isotherm.mqtt_proxy.codec.properties import Property
 
 
 def connack_properties(
-    connect: Connect, *, client_id: str, receive_maximum: int, max_packet_bytes: int, **more: Any
+    connect: Connect,
+    *,
+    client_id: str,
+    receive_maximum: int,
+    max_packet_bytes: int,
+    takes_subscriptions: bool = False,
+    **more: Any,
 ) -> dict[Property, Any]:
     """Return the properties of a CONNACK: the server's limits, and the client id when the server assigned it.
 
+    Unless the server `takes_subscriptions` none is available.
     `more` holds further properties by their name in lower case; None values are left out.
     """
     properties: dict[Property, Any] = {
         Property.RECEIVE_MAXIMUM: receive_maximum,
         Property.MAXIMUM_PACKET_SIZE: max_packet_bytes,
-        Property.WILDCARD_SUBSCRIPTION_AVAILABLE: 0,
-        Property.SUBSCRIPTION_IDS_AVAILABLE: 0,
+        Property.WILDCARD_SUBSCRIPTION_AVAILABLE: int(takes_subscriptions),
+        Property.SUBSCRIPTION_IDS_AVAILABLE: int(takes_subscriptions),
         Property.SHARED_SUBSCRIPTION_AVAILABLE: 0,
     }
     if not connect.client_id:

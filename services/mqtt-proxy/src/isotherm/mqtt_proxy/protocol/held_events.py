@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 
-from isotherm.mqtt_proxy.codec.packets import Connect, Publish
+from isotherm.mqtt_proxy.codec.packets import Connect, Publish, Subscribe, Unsubscribe
 from isotherm.mqtt_proxy.codec.properties import Properties, Property
-from isotherm.mqtt_proxy.protocol.state_machine import Disconnect, Event
+from isotherm.mqtt_proxy.protocol.events import Disconnect, Event
 
 _EVENT_BYTES = 300
 """About the memory that Python adds to an event, in bytes."""
 _PAIR_BYTES = 200
 """About the memory that Python adds to a property, in bytes."""
+
+_FILTER_BYTES = 150
+"""About the memory that Python adds to a filter, in bytes."""
 
 
 def properties_bytes(properties: Properties) -> int:
@@ -28,6 +31,12 @@ def properties_bytes(properties: Properties) -> int:
 def publish_bytes(publish: Publish) -> int:
     """Return about how much memory a publish or a will takes, in bytes."""
     return _EVENT_BYTES + len(publish.topic) + len(publish.payload) + properties_bytes(publish.properties)
+
+
+def filters_bytes(event: Subscribe | Unsubscribe) -> int:
+    """Return about how much memory the filters of an event take, in bytes."""
+    names = [one if isinstance(one, str) else one[0] for one in event.filters]
+    return sum(len(name) + _FILTER_BYTES for name in names)
 
 
 def connect_bytes(connect: Connect) -> int:
@@ -57,7 +66,11 @@ class HeldEvents:
 
     def add(self, event: Event) -> None:
         """Queue `event`."""
-        size = publish_bytes(event) if isinstance(event, Publish) else _EVENT_BYTES
+        size = _EVENT_BYTES
+        if isinstance(event, Publish):
+            size = publish_bytes(event)
+        elif isinstance(event, Subscribe | Unsubscribe):
+            size += filters_bytes(event)
         self.events.append((event, size))
         self.bytes += size
 

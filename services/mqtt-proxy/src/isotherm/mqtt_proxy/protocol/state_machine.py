@@ -5,8 +5,8 @@ It checks the order of packets and the limits, for MQTT 3.1.1 and 5.0.
 
 from __future__ import annotations
 
-from enum import Enum, auto
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from isotherm.mqtt_proxy.codec import packets
 from isotherm.mqtt_proxy.codec.errors import PacketError
@@ -19,41 +19,8 @@ from isotherm.mqtt_proxy.codec.fields import (
 from isotherm.mqtt_proxy.codec.packets import V5, V311, Connect, PacketType, Publish
 from isotherm.mqtt_proxy.codec.properties import Properties, Property
 from isotherm.mqtt_proxy.codec.reasons import Reason, return_code
+from isotherm.mqtt_proxy.protocol.events import Acknowledgement, ConnectionState, Disconnect, Event, Failure, Release
 from isotherm.mqtt_proxy.protocol.topic_aliases import TopicAliases
-
-
-class Release(NamedTuple):
-    """A PUBREL packet."""
-
-    packet_id: int
-
-
-class Disconnect(NamedTuple):
-    """A DISCONNECT packet. Only the reason 0x00 removes the will (MQTT-3.1.2-8); `with_will` is set for the others."""
-
-    with_will: bool
-    session_expiry_s: int | None
-
-
-class Failure(NamedTuple):
-    """The client violated the protocol. The connection must end after the outgoing bytes are sent."""
-
-    reason: Reason
-    detail: str
-
-
-Event: TypeAlias = Connect | Publish | Release | Disconnect | Failure
-
-
-class ConnectionState(Enum):
-    """The state of the connection."""
-
-    NEW = auto()
-    CONNECTING = auto()
-    """A CONNECT is not answered yet. The bytes behind it wait unread."""
-    CONNECTED = auto()
-    CLOSED = auto()
-
 
 _SMALLEST_MAXIMUM = 5
 """Bytes of a CONNACK without properties and of an acknowledgement with a reason code.
@@ -66,7 +33,7 @@ _OPTIONAL_PROPERTIES = (
     Property.SUBSCRIPTION_IDS_AVAILABLE,
     Property.SHARED_SUBSCRIPTION_AVAILABLE,
 )
-"""Properties that a CONNACK leaves out when it is too large. Every SUBSCRIBE is refused anyway."""
+"""Properties that a CONNACK leaves out when it is too large. A SUBSCRIBE that is not allowed is refused anyway."""
 
 # In Python 3.11 the access to an enum member is a function call, which slows the path of every publish.
 _NEW, _CONNECTED = ConnectionState.NEW, ConnectionState.CONNECTED
@@ -77,7 +44,8 @@ class ServerProtocol:
 
     `feed` accepts bytes. Then `next_event` returns one event at a time, and None at the end. A caller that stops early
     leaves the rest as bytes. `take_outgoing` returns the bytes to send. `max_packet_bytes` bounds a packet before it is
-    buffered, `max_connect_bytes` a CONNECT. Without `topic_aliases` a client may set none.
+    buffered, `max_connect_bytes` a CONNECT. Without `topic_aliases` a client may set none. Unless the server
+    `takes_subscriptions`, each one is refused here and the server publishes nothing.
     """
 
     def __init__(
@@ -87,6 +55,7 @@ class ServerProtocol:
         max_connect_bytes: int | None = None,
         topic_aliases: TopicAliases | None = None,
         allow_control_characters: bool = False,
+        takes_subscriptions: bool = False,
     ) -> None:
         self.state = ConnectionState.NEW
         self.version = V311
@@ -95,6 +64,7 @@ class ServerProtocol:
         self._max_packet_bytes = max_packet_bytes
         self._max_bytes_now = min(max_connect_bytes or max_packet_bytes, max_packet_bytes)
         self._client_max_bytes: int | None = None
+        self._takes_subscriptions = takes_subscriptions
         self._allow_control_characters = allow_control_characters
         self.topic_of = decode_any_topic if allow_control_characters else decode_topic
         self._aliases = topic_aliases or TopicAliases(0)
@@ -138,10 +108,10 @@ class ServerProtocol:
         self._at = at
         self.packets_received += packets_handled
 
-    def send(self, acknowledgements: bytes) -> None:
-        """Send encoded acknowledgements."""
+    def send(self, encoded: bytes) -> None:
+        """Send encoded packets."""
         if self.state is _CONNECTED:
-            self._outgoing.append(acknowledgements)
+            self._outgoing.append(encoded)
 
     def take_outgoing(self) -> bytes:
         """Remove and return the bytes to send to the client."""
@@ -243,23 +213,26 @@ class ServerProtocol:
         elif packet_type is PacketType.DISCONNECT:
             return self._disconnect(reader)
         elif packet_type is PacketType.SUBSCRIBE:
-            packet_id, filters = packets.decode_subscribe(
+            subscribe = packets.decode_subscribe(
                 reader, self.version, allow_control_characters=self._allow_control_characters
             )
-            refusal = Reason.NOT_AUTHORIZED if self.version == V5 else Reason.UNSPECIFIED_ERROR
-            self._send_if_it_fits(
-                packets.encode_suback(PacketType.SUBACK, packet_id, self.version, bytes((refusal,)) * filters)
-            )
+            if self._takes_subscriptions:
+                return subscribe
+            self._answer_subscribe(subscribe.packet_id, [Reason.NOT_AUTHORIZED] * len(subscribe.filters))
         elif packet_type is PacketType.UNSUBSCRIBE:
-            packet_id, filters = packets.decode_unsubscribe(
+            unsubscribe = packets.decode_unsubscribe(
                 reader, self.version, allow_control_characters=self._allow_control_characters
             )
-            reasons = bytes((Reason.NO_SUBSCRIPTION_EXISTED,)) * filters if self.version == V5 else b""
-            self._send_if_it_fits(packets.encode_suback(PacketType.UNSUBACK, packet_id, self.version, reasons))
+            if self._takes_subscriptions:
+                return unsubscribe
+            self._answer_unsubscribe(unsubscribe.packet_id, [Reason.NO_SUBSCRIPTION_EXISTED] * len(unsubscribe.filters))
         elif packet_type is PacketType.AUTH:
             raise PacketError(Reason.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
         else:
-            self._handle_stray_acknowledgement(packet_type, reader)
+            packet_id, reason = packets.decode_acknowledgement(reader, self.version, packet_type)
+            if self._takes_subscriptions:
+                return Acknowledgement(packet_type, packet_id, reason)
+            self.answer_stray(packet_type, packet_id, reason)
         return None
 
     def _answer_pings(self, data: bytes, end: int) -> None:
@@ -270,12 +243,49 @@ class ServerProtocol:
         self.packets_received += more
         self._outgoing.append(packets.PINGRESP * (1 + more))
 
-    def _handle_stray_acknowledgement(self, packet_type: PacketType, reader: Reader) -> None:
-        # The server publishes nothing, so this acknowledges another server's publish. PUBREC needs an answer (4.3.3).
-        packet_id, reason = packets.decode_acknowledgement(reader, self.version, packet_type)
+    def answer_stray(self, packet_type: PacketType, packet_id: int, reason: int) -> None:
+        """Answer the acknowledgement of a publish that is not this server's: PUBREC needs an answer (4.3.3)."""
         if packet_type is PacketType.PUBREC and reason < Reason.UNSPECIFIED_ERROR:
             answer = Reason.PACKET_IDENTIFIER_NOT_FOUND if self.version == V5 else 0
             self._outgoing.append(packets.encode_acknowledgement(PacketType.PUBREL, packet_id, answer))
+
+    def answer_subscribe(self, packet_id: int, reasons: Sequence[int]) -> bool:
+        """Answer a SUBSCRIBE with a reason for each filter, the granted QoS or why it is refused.
+
+        MQTT 3.1.1 has one code for all refusals. Returns False when the answer exceeds the client's Maximum Packet
+        Size: the caller must end the connection.
+        """
+        return self._is_answered(partial(self._answer_subscribe, packet_id, reasons))
+
+    def answer_unsubscribe(self, packet_id: int, reasons: Sequence[int]) -> bool:
+        """Answer an UNSUBSCRIBE; returns what `answer_subscribe` returns."""
+        return self._is_answered(partial(self._answer_unsubscribe, packet_id, reasons))
+
+    def _is_answered(self, answer: Callable[[], None]) -> bool:
+        if self.state is _CONNECTED:
+            try:
+                answer()
+            except PacketError:
+                return False
+        return True
+
+    def _answer_subscribe(self, packet_id: int, reasons: Sequence[int]) -> None:
+        refusal = Reason.UNSPECIFIED_ERROR
+        codes = bytes(reasons if self.version == V5 else (min(reason, refusal) for reason in reasons))
+        self._send_if_it_fits(packets.encode_suback(PacketType.SUBACK, packet_id, self.version, codes))
+
+    def _answer_unsubscribe(self, packet_id: int, reasons: Sequence[int]) -> None:
+        codes = bytes(reasons) if self.version == V5 else b""
+        self._send_if_it_fits(packets.encode_suback(PacketType.UNSUBACK, packet_id, self.version, codes))
+
+    def publish(self, publish: Publish) -> int:
+        """Send a PUBLISH of the server; return its bytes, or 0 when it exceeds the client's Maximum Packet Size."""
+        packet = packets.encode_publish(publish, self.version)
+        if not self._fits_client(packet):
+            return 0
+        if self.state is _CONNECTED:
+            self._outgoing.append(packet)
+        return len(packet)
 
     def _connect(self, reader: Reader) -> Connect:
         connect = packets.decode_connect(reader)

@@ -67,8 +67,10 @@ class ConnectHandler:
         wills: WillScheduler,
         max_expiry_s: int,
         migration: SessionMigration | None = None,
+        takes_subscriptions: bool = False,
     ) -> None:
         """`migration` is given when the process is one of several."""
+        self._takes_subscriptions = takes_subscriptions
         self._limits = limits
         self._access = access
         self._connection_limits = connection_limits
@@ -115,6 +117,9 @@ class ConnectHandler:
             return
         if session.owner is not client:
             return
+        session.is_kept = present
+        if not present:
+            session.subscriptions, session.unacknowledged = (), {}
         client.accept(
             session_present=present,
             keep_alive_s=self._keep_alive_s(connect),
@@ -279,6 +284,7 @@ class ConnectHandler:
             receive_maximum=self._limits.receive_maximum,
             max_packet_bytes=self._limits.packet_bytes,
             topic_alias_maximum=self._limits.topic_aliases,
+            takes_subscriptions=self._takes_subscriptions,
             session_expiry=None if asked_s == expiry_s else expiry_s,
             server_keep_alive=self._server_keep_alive_s(connect),
         )

@@ -8,19 +8,15 @@ from typing import cast
 
 from isotherm.mqtt_proxy.access.authentication import PublishPermissions
 from isotherm.mqtt_proxy.access.tls import common_name
-from isotherm.mqtt_proxy.codec.packets import Connect, Publish
+from isotherm.mqtt_proxy.codec.packets import Connect, Publish, Subscribe, Unsubscribe
 from isotherm.mqtt_proxy.codec.properties import Properties
 from isotherm.mqtt_proxy.codec.reasons import Reason
+from isotherm.mqtt_proxy.commands.command_handler import CommandHandler
 from isotherm.mqtt_proxy.ingest.translation import IngestContext
+from isotherm.mqtt_proxy.protocol.events import Acknowledgement, ConnectionState, Disconnect, Event, Failure, Release
 from isotherm.mqtt_proxy.protocol.held_events import HeldEvents, connect_bytes
-from isotherm.mqtt_proxy.protocol.state_machine import (
-    ConnectionState,
-    Disconnect,
-    Event,
-    Failure,
-    Release,
-    ServerProtocol,
-)
+from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
+from isotherm.mqtt_proxy.server.buffer_charge import BufferCharge
 from isotherm.mqtt_proxy.server.keep_alive import KeepAlive
 from isotherm.mqtt_proxy.server.publish_handler import PublishHandler
 from isotherm.mqtt_proxy.server.publish_rates import PublishRates
@@ -30,9 +26,6 @@ from isotherm.mqtt_proxy.sessions.store import Session
 from isotherm.servicekit import logs
 
 _log = logs.logger(__name__)
-
-_FREE_BYTES = 2_048
-"""Bytes that every connection may buffer, also beyond the bound on all connections, so that small packets pass."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -59,9 +52,10 @@ class Connection(asyncio.BufferedProtocol):
             max_connect_bytes=self._limits.connect_bytes,
             topic_aliases=server.topic_aliases(),
             allow_control_characters=server.listener.allow_control_characters,
+            takes_subscriptions=server.commands is not None,
         )
+        self._commands: CommandHandler | None = None
         self._transport: asyncio.Transport | None = None
-        self._connect_timer: asyncio.TimerHandle | None = None
         self._keep_alive = KeepAlive(self._loop, self._is_reading, self._on_silence)
         meters = server.connection_limits.meters()
         self._rates = PublishRates(server.connection_limits, meters, self._loop, self.pump) if meters else None
@@ -70,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._at_eof = False
         self._held = HeldEvents()
         self._connect_bytes = 0
-        self._charged = 0
+        self._charged = BufferCharge(server, self._limits)
         self._publishes = PublishHandler(
             self._pipeline,
             self._protocol,
@@ -87,8 +81,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_authenticated(self) -> bool:
         """Whether the client has a verified user name."""
-        permissions = self._publishes.permissions
-        return permissions is not None and permissions.username is not None
+        return self._publishes.is_authenticated
 
     @property
     def was_accepted(self) -> bool:
@@ -117,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         probe_when_silent(transport, server.listener.tcp_keep_alive_s)
-        self._connect_timer = self._loop.call_later(self._limits.connect_timeout_ms / 1000, self._on_connect_timeout)
+        self._keep_alive.await_connect(self._limits.connect_timeout_ms / 1000, self._on_connect_timeout)
         self.pump()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -148,6 +141,8 @@ class Connection(asyncio.BufferedProtocol):
         """Read again, because the client reads its acknowledgements."""
         self._writing_paused = False
         self.pump()
+        if self._commands is not None:
+            self._commands.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection, whoever closed its socket."""
@@ -172,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         before = protocol.packets_received
         self.context.ingest_ms = int(time.time() * 1000)
         while True:
-            if waiting and not self._handle_held() and self._is_full():
+            if waiting and not self._handle_held() and self._charged.is_full(self._held):
                 self._pause()
                 break
             if plain is not None and not waiting:
@@ -192,14 +187,16 @@ class Connection(asyncio.BufferedProtocol):
                     held.add(event)
                 else:
                     self._publish(event)
-            elif waiting and type(event) is not Failure:
+            elif type(event) is Acknowledgement and self._commands is not None:
+                self._commands.acknowledge(event)
+            elif (waiting and type(event) is not Failure) or self._must_hold(event):
                 held.add(event)
             else:
                 self._handle(event)
         if protocol.packets_received != before:
             self._keep_alive.last_packet_s = self._loop.time()
         self.send_outgoing()
-        if self._charged or waiting or protocol.buffered:
+        if self._charged.charged or waiting or protocol.buffered:
             self._charge()
         if self._at_eof and not held and not self._has_ended():
             self._shut("connection lost", with_will=True)
@@ -218,6 +215,8 @@ class Connection(asyncio.BufferedProtocol):
             self._handle_connect(cast(Connect, event))
         elif kind is Disconnect:
             self._handle_disconnect(cast(Disconnect, event))
+        elif self._commands is not None and isinstance(event, Subscribe | Unsubscribe):
+            self._commands.decide(event)
         else:
             failure = cast(Failure, event)
             if self._connect is None:
@@ -240,27 +239,20 @@ class Connection(asyncio.BufferedProtocol):
         """Handle held events; return False when some still have to wait."""
         held = self._held
         while held:
-            if type(held.first()) is Publish and self._must_wait():
+            first = held.first()
+            if self._must_wait() if type(first) is Publish else self._must_hold(first):
                 return False
             self._handle(held.take())
             if self.ended:
                 return True
         return True
 
-    def _is_full(self) -> bool:
-        limits, held = self._limits, self._held
-        return (
-            len(held) >= limits.receive_maximum
-            or held.bytes >= limits.packet_bytes
-            or self._server.buffered_bytes + held.bytes - self._charged >= limits.buffered_bytes
-        )
+    def _must_hold(self, event: Event) -> bool:
+        return self._commands is not None and self._commands.must_wait(event)
 
     def _charge(self) -> None:
         """Count the buffered bytes. Beyond the bound on all connections, end a connection that would buffer more."""
-        size = self._protocol.buffered + self._held.bytes + self._connect_bytes
-        self._server.buffered_bytes += size - self._charged
-        self._charged = size
-        if size <= _FREE_BYTES or self._server.buffered_bytes <= self._limits.buffered_bytes:
+        if not self._charged.update(self._protocol.buffered + self._held.bytes + self._connect_bytes):
             return
         if not self.was_accepted:
             self._metrics.connection_attempts["too many bytes buffered"] += 1
@@ -307,6 +299,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._paused or self._held.events:
             self._server.pump_soon(self)
 
+    # -- commands
+
+    @property
+    def can_write(self) -> bool:
+        """Whether the client reads what is sent to it."""
+        return not self._writing_paused and not self.ended
+
     # -- CONNECT
 
     def _handle_connect(self, connect: Connect) -> None:
@@ -332,11 +331,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._metrics.connection_attempts["accepted"] += 1
         if self._connect is not None and self.session is not None:
+            connect, permissions = self._connect, self._publishes.permissions
+            self._commands = self._server.commands_of(self, self._protocol, connect, permissions)
             self._server.wills.set(self.session, self._connect.will)
             # The connection keeps neither the password nor the will, which belongs to the session now.
             self._connect = self._connect._replace(password=None, will=None)
         self._connect_bytes = 0
-        self._cancel_connect_timer()
         self._keep_alive.start(keep_alive_s)
         self.send_outgoing()
         self.pump()
@@ -352,11 +352,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._connect is None:
             self._metrics.connection_attempts["connect timeout"] += 1
             self.close(Reason.KEEP_ALIVE_TIMEOUT, "no CONNECT came")
-
-    def _cancel_connect_timer(self) -> None:
-        if self._connect_timer is not None:
-            self._connect_timer.cancel()
-            self._connect_timer = None
 
     # -- the end
 
@@ -376,11 +371,12 @@ class Connection(asyncio.BufferedProtocol):
         self.ended = True
         self._protocol.close()
         self._publishes.close()
+        if self._commands is not None:
+            self._commands.close()
         with_will = with_will and not self._held.ends_with_disconnect
         self._held.clear()
-        self._server.buffered_bytes -= self._charged
-        self._charged, self._connect = 0, None
-        self._cancel_connect_timer()
+        self._charged.update(0)
+        self._connect = None
         self._keep_alive.cancel()
         if self._rates is not None:
             self._rates.cancel()

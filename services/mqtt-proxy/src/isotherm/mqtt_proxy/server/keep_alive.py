@@ -33,8 +33,13 @@ class KeepAlive:
         self._timer: asyncio.TimerHandle | None = None
         self.last_packet_s = loop.time()
 
+    def await_connect(self, timeout_s: float, on_timeout: Callable[[], None]) -> None:
+        """Call `on_timeout` after this time, unless `start` or `cancel` comes before."""
+        self._timer = self._loop.call_later(timeout_s, on_timeout)
+
     def start(self, keep_alive_s: int) -> None:
         """Watch for silence from now on; 0 seconds for never."""
+        self.cancel()
         self.last_packet_s = self._loop.time()
         self._limit_s = keep_alive_s * 1.5
         if keep_alive_s:

@@ -90,6 +90,11 @@ class PublishHandler:
         self.attach = self._qos2.attach
         self.release = self._qos2.release
 
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether the client has a verified user name."""
+        return self.permissions is not None and self.permissions.username is not None
+
     def close(self) -> None:
         """Send no acknowledgement any more: the connection has ended."""
         self.pubacks.close()

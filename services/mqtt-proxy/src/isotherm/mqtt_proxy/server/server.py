@@ -7,12 +7,17 @@ import secrets
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from isotherm.mqtt_proxy.access.authentication import AccessControl
+from isotherm.mqtt_proxy.access.authentication import AccessControl, PublishPermissions
 from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
 from isotherm.mqtt_proxy.codec.packets import Connect
+from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.codec.reasons import Reason
+from isotherm.mqtt_proxy.commands.command_handler import NO_MAXIMUM, CommandHandler
+from isotherm.mqtt_proxy.commands.dispatcher import CommandDispatcher
+from isotherm.mqtt_proxy.commands.grants import Grantee
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.hotpath import compiled_ingest
+from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 from isotherm.mqtt_proxy.protocol.topic_aliases import AliasMemory, TopicAliases
 from isotherm.mqtt_proxy.server.connect_handler import ConnectHandler, ConnectingClient
 from isotherm.mqtt_proxy.server.session_manager import SessionManager
@@ -40,6 +45,10 @@ class ServedConnection(ConnectingClient, Protocol):
     def close(self, reason: Reason, detail: str, server_reference: str = "") -> None:
         """End the connection for `reason`, with the server that an MQTT 5 client is to use instead."""
 
+    @property
+    def can_write(self) -> bool:
+        """Whether the client reads what is sent to it."""
+
     def pump(self) -> None:
         """Handle what was received and held."""
 
@@ -65,8 +74,10 @@ class Server:
         sessions: SessionManager,
         connect_handler: ConnectHandler,
         migration: SessionMigration | None = None,
+        commands: CommandDispatcher | None = None,
     ) -> None:
-        """Without `migration` the server is a single process."""
+        """Without `migration` the server is a single process. Without `commands` it sends none to devices."""
+        self.commands = commands
         self.limits = limits
         self.listener = listener
         self.pipeline = pipeline
@@ -147,6 +158,21 @@ class Server:
     def topic_aliases(self) -> TopicAliases:
         """Return the topic aliases of a new connection."""
         return TopicAliases(self.limits.topic_aliases, self._alias_memory)
+
+    def commands_of(
+        self,
+        connection: ServedConnection,
+        protocol: ServerProtocol,
+        connect: Connect,
+        permissions: PublishPermissions | None,
+    ) -> CommandHandler | None:
+        """Return what serves the commands of an accepted connection; None where none are sent to devices."""
+        session = connection.session
+        if self.commands is None or session is None:
+            return None
+        grantee = Grantee.of(connection.context, permissions)
+        receive_maximum = connect.properties.get(Property.RECEIVE_MAXIMUM, NO_MAXIMUM)
+        return CommandHandler(self.commands, connection, protocol, session, grantee, receive_maximum)
 
     # -- work of this turn of the event loop
 

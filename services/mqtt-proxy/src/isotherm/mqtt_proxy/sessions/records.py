@@ -11,7 +11,7 @@ from confluent_kafka import Message
 from isotherm.mqtt_proxy.codec.errors import PacketError
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import WILL, decode_all, encode
-from isotherm.mqtt_proxy.sessions.store import StoredState
+from isotherm.mqtt_proxy.sessions.store import StoredState, Subscription
 from isotherm.servicekit import logs
 
 _log = logs.logger(__name__)
@@ -39,6 +39,7 @@ def to_record(client_id: str, state: StoredState, *, owner: int, now_ms: int) ->
         "expires_at": state.expires_at_ms,
         "username": state.username,
         "will": None if state.will is None else _will_record(state.will, state.will_due_ms),
+        "subscriptions": [subscription._asdict() for subscription in state.subscriptions],
     }
 
 
@@ -65,6 +66,7 @@ def from_record(record: Record) -> StoredState:
         username=record["username"],
         will=None if will is None else _will(will),
         will_due_ms=None if will is None else _epoch_ms(will["due_at"]),
+        subscriptions=tuple(Subscription(**entry) for entry in record["subscriptions"]),
     )
 
 

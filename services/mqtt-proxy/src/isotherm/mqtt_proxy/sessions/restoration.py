@@ -37,7 +37,7 @@ class SessionRestoration:
     """Reads the sessions of `slot`, and its share of the sessions of processes that do not exist any more.
 
     `make_consumer` returns a consumer that reports partition ends; `make_producer` returns a producer with the given
-    transactional id. `schema_id` returns the id of version 2 of MqttSession, and raises when the registry is away.
+    transactional id. `schema_id` returns the id of version 3 of MqttSession, and raises when the registry is away.
     `check_gone` raises when one of the given processes is alive after all. `make_skim` returns the skim of sessions
     that were written with the schema of an id.
     """

@@ -23,10 +23,11 @@ class Skimmed(NamedTuple):
 
 
 class SessionSkim:
-    """Skims records of the sessions topic that were written with version 2 of MqttSession, whose id is `schema_id`.
+    """Skims records of the sessions topic that were written with version 3 of MqttSession, whose id is `schema_id`.
 
     It takes only what the decoder would accept, with the same result, and leaves everything else to the decoder: other
-    versions, sessions with a will, many unreleased packet identifiers, and whatever is not exactly as expected.
+    versions, sessions with a will or subscriptions, many unreleased packet identifiers, and whatever is not exactly as
+    expected.
     """
 
     def __init__(self, schema_id: int) -> None:
@@ -94,14 +95,16 @@ class SessionSkim:
 
     @staticmethod
     def _ends_without_will(value: bytes, at: int) -> bool:
-        """Return whether at `at` a user name or none is followed by no will and by nothing else."""
-        if len(value) - at == 2:
-            return value.endswith(b"\0\0")
+        """Return whether at `at` a user name or none is followed by no will, no subscription and nothing else."""
+        if len(value) - at == 3:
+            return value.endswith(b"\0\0\0")
         tail = value[at:]
-        if len(tail) < 3 or tail[0] != 2 or tail[1] & 0x81 or len(tail) != 3 + (tail[1] >> 1) or tail[-1]:
+        if len(tail) < 4 or tail[0] != 2 or tail[1] & 0x81 or len(tail) != 4 + (tail[1] >> 1):
+            return False
+        if not tail.endswith(b"\0\0"):
             return False
         try:
-            tail[2:-1].decode("utf-8")
+            tail[2:-2].decode("utf-8")
         except UnicodeDecodeError:
             return False
         return True

@@ -7,7 +7,7 @@ from typing import Any
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import WILL, decode_all, encode
-from isotherm.mqtt_proxy.sessions.store import StoredState
+from isotherm.mqtt_proxy.sessions.store import StoredState, Subscription
 
 
 def encode_state(state: StoredState | None) -> list[Any] | None:
@@ -22,6 +22,8 @@ def encode_state(state: StoredState | None) -> list[Any] | None:
         state.username,
         None if state.will is None else _encode_will(state.will),
         state.will_due_ms,
+        # A process of the version before, during an upgrade, knows no subscriptions and has none.
+        *([[list(subscription) for subscription in state.subscriptions]] if state.subscriptions else ()),
     ]
 
 
@@ -43,7 +45,7 @@ def decode_state(value: list[Any] | None) -> StoredState | None:
     """Return the StoredState that `encode_state` encoded, or None."""
     if value is None:
         return None
-    epoch, expiry_s, expires_at_ms, committed, username, will, will_due_ms = value
+    epoch, expiry_s, expires_at_ms, committed, username, will, will_due_ms, *more = value
     return StoredState(
         epoch,
         expiry_s,
@@ -52,4 +54,5 @@ def decode_state(value: list[Any] | None) -> StoredState | None:
         username=username,
         will=_decode_will(will),
         will_due_ms=will_due_ms,
+        subscriptions=tuple(Subscription(*each) for each in more[0]) if more else (),
     )

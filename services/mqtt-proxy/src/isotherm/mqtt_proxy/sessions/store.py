@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
@@ -20,6 +20,15 @@ from isotherm.mqtt_proxy.sessions.senders import SessionSender, UnconnectedSessi
 
 _MAX_EXPIRED = 5_000
 """How many dormant sessions expire in one turn, so that a million at once do not fill the queues."""
+
+
+class Subscription(NamedTuple):
+    """A granted subscription of a session."""
+
+    topic_filter: str
+    qos: int
+    subscription_id: int | None = None
+    """What an MQTT 5 client wants to be told with each message of it."""
 
 
 def content_crc32(topic: str, payload: bytes) -> int:
@@ -45,6 +54,7 @@ class StoredState:
     """The will to publish, unless the client comes back in time or disconnects normally."""
     will_due_ms: int | None = None
     """When the will is due; None while the session is connected."""
+    subscriptions: tuple[Subscription, ...] = ()
 
     def copy(self) -> StoredState:
         """Return an independent copy."""
@@ -58,6 +68,7 @@ class StoredState:
             self.username,
             self.will,
             self.will_due_ms,
+            self.subscriptions,
         )
 
 
@@ -126,6 +137,12 @@ class Session:
     """The verified user that the session belongs to; no other user may take it over."""
     will: Publish | None = None
     """The will that is neither published nor removed, of the accepted connection or else of the last one."""
+    subscriptions: tuple[Subscription, ...] = ()
+    """Of the accepted connection or else of the last one; stored if the session is durable."""
+    is_kept: bool = False
+    """Whether the accepted connection found the state of an earlier one."""
+    unacknowledged: Mapping[str, int] = field(default_factory=dict)
+    """Packet identifiers that the last connection did not acknowledge, by the key of their command."""
     in_flight: dict[int, int] = field(default_factory=dict)
     releasing: set[int] = field(default_factory=set)
     undecided: int = 0
@@ -291,6 +308,7 @@ class SessionStore:
             stored=stored,
             username=stored.username,
             will=stored.will,
+            subscriptions=stored.subscriptions,
         )
         if stored.username is not None:
             session.sender = SessionSender("user", stored.username)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
-from isotherm.mqtt_proxy.sessions.store import Session, StoredState
+from isotherm.mqtt_proxy.sessions.store import Session, StoredState, Subscription
 
 
 class Outcome(Enum):
@@ -190,7 +190,7 @@ class ReleasesWrite(SessionWrite):
 
 @dataclass(slots=True, eq=False)
 class ClaimWrite(SessionWrite):
-    """A connection claims the session, as it is or, with `clean`, without its packet identifiers."""
+    """A connection claims the session, as it is or, with `clean`, without its packet identifiers and subscriptions."""
 
     expiry_s: int = 0
     clean: bool = False
@@ -200,7 +200,33 @@ class ClaimWrite(SessionWrite):
     def apply(self, draft: StoredState | None) -> StoredState:
         epoch = draft.epoch + 1 if draft else 1
         committed = {} if self.clean or draft is None else draft.committed
-        return StoredState(epoch, self.expiry_s, None, committed, username=self.username, will=self.will)
+        subscriptions = () if self.clean or draft is None else draft.subscriptions
+        return StoredState(
+            epoch,
+            self.expiry_s,
+            None,
+            committed,
+            username=self.username,
+            will=self.will,
+            subscriptions=subscriptions,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class SubscribeWrite(SessionWrite):
+    """A SUBSCRIBE or UNSUBSCRIBE: the subscriptions that the session has from now on."""
+
+    subscriptions: tuple[Subscription, ...] = ()
+
+    def apply(self, draft: StoredState | None) -> StoredState | None:
+        if draft is not None:
+            draft.subscriptions = self.subscriptions
+        return draft
+
+    def settle(self, outcome: Outcome) -> None:
+        assert self.session is not None
+        if outcome is Outcome.COMMITTED:
+            self.session.subscriptions = self.subscriptions
 
 
 @dataclass(slots=True, eq=False)

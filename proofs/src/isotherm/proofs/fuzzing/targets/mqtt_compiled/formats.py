@@ -26,7 +26,8 @@ from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes
 from isotherm.mqtt_proxy.ingest.translation import DevicePolicy, IngestContext, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.protocol.ack_queue import AckQueue, PendingAcks
-from isotherm.mqtt_proxy.protocol.state_machine import Release, ServerProtocol
+from isotherm.mqtt_proxy.protocol.events import Release
+from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 from isotherm.mqtt_proxy.session_source import SESSION
 from isotherm.mqtt_proxy.sessions.records import EncodeSession, encode_with, from_record
 from isotherm.mqtt_proxy.sessions.skimming import SessionSkim

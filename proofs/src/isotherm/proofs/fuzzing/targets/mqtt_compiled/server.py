@@ -19,8 +19,9 @@ from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes
 from isotherm.mqtt_proxy.ingest.translation import DevicePolicy, IngestContext, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.protocol.events import Event, Failure, Release
 from isotherm.mqtt_proxy.protocol.held_events import HeldEvents
-from isotherm.mqtt_proxy.protocol.state_machine import Event, Failure, Release, ServerProtocol
+from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 from isotherm.mqtt_proxy.protocol.topic_aliases import TopicAliases
 from isotherm.mqtt_proxy.server.publish_handler import PublishHandler
 from isotherm.mqtt_proxy.sessions.store import Session
