@@ -139,6 +139,7 @@ def _outcome_need(name: str, outcome: str) -> Need:
 
 
 NEEDS = (
+    issued_need("console", scenario.COMMAND_ISSUED),
     _open_need(scenario.COMMAND_OPENED),
     _open_need(scenario.COMMAND_SENT),
     _outcome_need(scenario.COMMAND_ACCEPTED, "accepted"),
