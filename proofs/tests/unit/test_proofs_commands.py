@@ -45,7 +45,7 @@ def test_a_command_that_no_device_has_may_have_ended_otherwise(name: str) -> Non
         (command(), [outcome(records.EXPIRED)], LOG, "expired, and the device has it"),
         (command(), [outcome(records.DEVICE_UNKNOWN)], LOG, "device_unknown, and the device has it"),
         (command(expects_answer=True), [DELIVERED], LOG, "no final outcome where an answer is expected"),
-        (command(qos=2), [DELIVERED], LOG._replace(times=2), "2 times at the device, at QoS 2"),
+        (command(qos=2), [DELIVERED], LOG._replace(times=2, qos=2), "2 times at the device, at QoS 2"),
         (command(), [DELIVERED], LOG._replace(payloads=frozenset(("22",))), "another payload"),
         (command(), [DELIVERED, outcome(records.EXPIRED, ("act-2", "c1"))], LOG, "nobody has issued"),
     ],
@@ -62,12 +62,12 @@ def test_a_device_that_has_what_nobody_issued_is_convicted() -> None:
     assert "nobody has issued" in judge({}, [], {KEY: LOG}).problems[0]
 
 
-def test_qos_1_may_repeat() -> None:
-    verdict = judge({KEY: command()}, [DELIVERED], {KEY: LOG._replace(times=3)})
+def test_qos_1_may_repeat_also_where_more_was_wished() -> None:
+    verdict = judge({KEY: command(qos=2)}, [DELIVERED], {KEY: LOG._replace(times=3)})
     assert (verdict.problems, verdict.repeated) == ([], 1)
 
 
 def test_ledgers_are_collected_by_command() -> None:
-    got = {"event": "received", "device_id": "act-1", "command_id": "c1", "payload": "21"}
+    got = {"event": "received", "device_id": "act-1", "command_id": "c1", "payload": "21", "qos": 1}
     events = [got, {"event": "subscribed", "device_id": "act-1"}, got, {**got, "event": "answered"}]
     assert received(events) == {KEY: Received(2, frozenset(("21",)), 1)}

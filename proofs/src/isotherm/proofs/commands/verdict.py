@@ -22,6 +22,8 @@ class Received(NamedTuple):
     times: int
     payloads: frozenset[str]
     answers: int
+    qos: int = 1
+    """The lowest QoS with which it came, which the device's subscription may have made lower than wished."""
 
 
 @dataclass
@@ -38,12 +40,15 @@ def received(events: Iterable[Mapping[str, Any]]) -> dict[CommandId, Received]:
     """Collect what ledgers of actuators have."""
     payloads: dict[CommandId, list[str]] = defaultdict(list)
     answers: Counter[CommandId] = Counter()
+    levels: dict[CommandId, int] = {}
     for event in events:
         if event["event"] == "received":
-            payloads[event["device_id"], event["command_id"]].append(event["payload"])
+            key = event["device_id"], event["command_id"]
+            payloads[key].append(event["payload"])
+            levels[key] = min(event["qos"], levels.get(key, 2))
         elif event["event"] == "answered":
             answers[event["device_id"], event["command_id"]] += 1
-    return {key: Received(len(of), frozenset(of), answers[key]) for key, of in payloads.items()}
+    return {key: Received(len(of), frozenset(of), answers[key], levels[key]) for key, of in payloads.items()}
 
 
 def judge(
@@ -71,7 +76,7 @@ def judge(
             verdict.problems.append(f"{key}: a device has a command that nobody has issued")
             continue
         verdict.repeated += log.times > 1
-        if log.times > 1 and issued[key].qos == 2:
+        if log.times > 1 and log.qos == 2:
             verdict.problems.append(f"{key}: {log.times} times at the device, at QoS 2")
         if log.payloads != {issued[key].payload.decode()}:
             verdict.problems.append(f"{key}: the device has another payload: {sorted(log.payloads)}")
