@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from isotherm.connector.commands import records
@@ -69,5 +72,10 @@ def test_qos_1_may_repeat_also_where_more_was_wished() -> None:
 
 def test_ledgers_are_collected_by_command() -> None:
     got = {"event": "received", "device_id": "act-1", "command_id": "c1", "payload": "21", "qos": 1}
-    events = [got, {"event": "subscribed", "device_id": "act-1"}, got, {**got, "event": "answered"}]
+    events: list[Mapping[str, Any]] = [
+        got,
+        {"event": "subscribed", "device_id": "act-1"},
+        got,
+        {**got, "event": "answered"},
+    ]
     assert received(events) == {KEY: Received(2, frozenset(("21",)), 1)}
