@@ -100,6 +100,10 @@ class Console(Process):
         """Wait until it has read the control topics."""
         until("the console answers", self._answers, self.log)
 
+    def classes(self) -> set[str]:
+        """The connector classes that a worker can run."""
+        return {one["class"] for one in self.http.get("/connector-plugins").json()}
+
     def _answers(self) -> bool:
         try:
             return self.http.get("/connectors").status_code == httpx.codes.OK

@@ -29,7 +29,7 @@ from isotherm.cli.app import app
 from isotherm.connector.receipts.receipt import HOUR_MS, TOPIC, Receipt, private_key
 from isotherm.console.cluster.control_topics import ControlTopicWriter, PendingWrites
 from isotherm.console.errors import UnavailableError
-from isotherm.console.receipts.hours import ReceiptHours
+from isotherm.console.receipts.hours import TopicHour, ReceiptHours
 from isotherm.console.receipts.issuer import ReceiptIssuer, ReceiptMetrics
 from isotherm.console.receipts.spans import HourSpans
 from isotherm.console.reconciliation.decoding import RecordDecoder
@@ -188,9 +188,21 @@ class Issuing:
             timeout_s=WAIT_S,
         )
 
+    def issue(self, hour: TopicHour) -> None:
+        """Issue a receipt; Kafka writes the markers of a committed transaction after its answer."""
+
+        def is_issued() -> bool:
+            try:
+                self.issuer.issue(hour, Stop())
+            except UnavailableError:
+                return False
+            return True
+
+        until("no transaction hides readings", is_issued, lambda: "")
+
     def issue_all(self) -> list[Receipt]:
         while (hour := self.hours.next(self.now_ms)) is not None:
-            self.issuer.issue(hour, Stop())
+            self.issue(hour)
         return self.store.receipts()
 
 
@@ -237,7 +249,7 @@ def test_an_hour_has_to_wait_for_a_transaction_that_hides_its_readings(world: Wo
     assert store.receipts() == []
     issuing.now_ms += HOUR_MS // 2
     writer.commit_transaction(WAIT_S)
-    issuing.issuer.issue(hour, Stop())
+    issuing.issue(hour)
     (receipt,) = store.receipts()
     assert receipt.readings == READINGS // 2 + 1
     assert receipt.issued_ms == issuing.now_ms - HOUR_MS // 2, "what came after the first question may be missing"
