@@ -6,7 +6,6 @@ from isotherm.contracts.consumers import (
     aggregator,
     alerts,
     console,
-    console_commands,
     console_devices,
     console_trace,
     dead_letters,
@@ -17,13 +16,14 @@ from isotherm.contracts.consumers import (
     standalone,
     workers,
 )
+from isotherm.contracts.consumers.commands import command_log
 from isotherm.contracts.pact.needs import Need
 
 NEEDS: tuple[Need, ...] = (
     *aggregator.NEEDS,
     *alerts.NEEDS,
     *console.NEEDS,
-    *console_commands.NEEDS,
+    *command_log.NEEDS,
     *console_devices.NEEDS,
     *console_trace.NEEDS,
     *dead_letters.NEEDS,

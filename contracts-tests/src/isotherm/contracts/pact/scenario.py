@@ -60,11 +60,11 @@ RECEIPT_KEY = bytes(range(32))
 UNRECONCILED = "a window that lacks a reading"
 SERVICE_PAUSED = "a service that the console paused"
 
-COMMAND_ID = "5f0c6b3e-1"
+COMMAND_ID = "a-command"
 COMMAND_ISSUED = "a command that a user issues"
 COMMAND_SHOWN = "a command that the console shows"
-COMMAND_ACCEPTED = "a command that was accepted"
-COMMAND_ANSWERED = "a command that its device has answered"
+ACCEPTANCE_SHOWN = "the acceptance of a command that the console shows"
+ANSWER_SHOWN = "the answer to a command that the console shows"
 
 ATTESTED = "records that were acknowledged to devices"
 ACKNOWLEDGED_RECORDS = ((388, b"dev-0001", b"one"), (390, b"dev|0002", b"two"))
