@@ -65,7 +65,7 @@ RECEIPT_KEY = bytes(range(32))
 UNRECONCILED = "a window that lacks a reading"
 SERVICE_PAUSED = "a service that the console paused"
 
-COMMAND_ID = "5f0c6b3e-1"
+COMMAND_ID = "a-command"
 COMMAND_ISSUED = "a command that a user issues"
 COMMAND_SHOWN = "a command that the console shows"
 

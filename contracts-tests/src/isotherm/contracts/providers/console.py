@@ -164,7 +164,7 @@ def _issue_commands(writer: ControlTopicWriter) -> None:
         "setpoint", b'{"celsius":21.5}', "application/json", qos=1, expects_answer=True, command_id=scenario.COMMAND_ID
     )
     control.issue(scenario.DEVICE, asked, "user")
-    control.issue(scenario.OTHER_DEVICE, CommandRequest("reboot", qos=0, command_id="5f0c6b3e-2"), "user")
+    control.issue(scenario.OTHER_DEVICE, CommandRequest("reboot", qos=0, command_id="another-command"), "user")
 
 
 def _silence(writer: ControlTopicWriter) -> None:

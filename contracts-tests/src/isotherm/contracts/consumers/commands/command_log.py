@@ -20,7 +20,7 @@ from isotherm.console.devices.command_log import CommandView
 from isotherm.contracts.consumers.console import fresh_console
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
-from isotherm.contracts.pact.needs import Need, expect
+from isotherm.contracts.pact.needs import Need, Process, expect
 
 
 def _shown(harness: Harness, view: CommandView) -> object:
@@ -59,21 +59,22 @@ def _is_final(harness: Harness, found: Message) -> object:
     return shown
 
 
-_END_MS = scenario.START_MS + 60_000
-
-
-def _outcome(name: str, is_it: Any, **value: Any) -> Need:
+def _outcome(name: str, is_it: Process, **value: Any) -> Need:
     given = {
         "device_id": scenario.DEVICE,
-        "command_id": scenario.COMMAND_ID,
-        "name": "setpoint",
+        "command_id": match.type("a-command"),
+        "name": match.type("setpoint"),
         "issued_by": match.type("user"),
-        "issued_at": scenario.START_MS,
-        "deadline": _END_MS,
+        "issued_at": match.integer(scenario.START_MS),
+        "deadline": match.integer(scenario.START_MS + 60_000),
         "reason": None,
         "accepted_at": match.integer(scenario.START_MS),
+        "updated_at": match.integer(scenario.START_MS),
     }
-    return Need("console", "console", name, OUTCOMES, "CommandOutcome", 1, scenario.DEVICE, given | value, is_it)
+    pinned = ("service", "sent_at", "acknowledged_at", "answered_at", "answer", "answer_content_type")
+    return Need(
+        "console", "console", name, OUTCOMES, "CommandOutcome", 1, scenario.DEVICE, given | value, is_it, pinned=pinned
+    )
 
 
 NEEDS = (
@@ -87,34 +88,15 @@ NEEDS = (
         scenario.OTHER_DEVICE,
         {
             "device_id": scenario.OTHER_DEVICE,
-            "command_id": "5f0c6b3e-2",
-            "name": "reboot",
-            "payload": "",
-            "content_type": None,
+            "command_id": match.type("a-command"),
+            "name": match.type("reboot"),
             "issued_by": match.type("user"),
-            "issued_at": scenario.START_MS,
-            "deadline": _END_MS,
-            "qos": 0,
-            "expects_answer": False,
+            "issued_at": match.integer(scenario.START_MS),
+            "deadline": match.integer(scenario.START_MS + 60_000),
         },
         _is_command,
+        pinned=("payload", "content_type", "qos", "expects_answer"),
     ),
-    _outcome(
-        scenario.COMMAND_ACCEPTED,
-        _is_accepted,
-        outcome=ACCEPTED,
-        updated_at=match.integer(scenario.START_MS),
-    ),
-    _outcome(
-        scenario.COMMAND_ANSWERED,
-        _is_final,
-        outcome=ANSWERED,
-        service=match.type("mqtt-proxy"),
-        sent_at=match.integer(scenario.START_MS),
-        acknowledged_at=match.integer(scenario.START_MS),
-        answered_at=match.integer(scenario.START_MS),
-        answer=match.type('{"celsius":21.5}'),
-        answer_content_type=match.type("application/json"),
-        updated_at=match.integer(scenario.START_MS),
-    ),
+    _outcome(scenario.COMMAND_ACCEPTED, _is_accepted, outcome=ACCEPTED),
+    _outcome(scenario.COMMAND_ANSWERED, _is_final, outcome=ANSWERED),
 )

@@ -53,6 +53,8 @@ _PATHS = (
     "isotherm/dead-letter-queues/a.dead-letters/replay",
     "isotherm/connectors/a/replay",
     "isotherm/devices/d/windows?from=0&to=1",
+    "isotherm/devices/d/commands",
+    "isotherm/devices/d/commands/c",
     "ui/connectors/a",
 )
 
@@ -60,7 +62,14 @@ TARGETS = (
     Target(
         name="console-rest",
         make=request_target,
-        dictionary=(*(path.encode() for path in _PATHS), b'{"config": {', b'"name": "a"', b'"records": [', b"\0"),
+        dictionary=(
+            *(path.encode() for path in _PATHS),
+            b'{"config": {',
+            b'"name": "a"',
+            b'"records": [',
+            b'"payload_base64": "',
+            b"\0",
+        ),
         max_bytes=1_024,
         quick_inputs=15,
     ),

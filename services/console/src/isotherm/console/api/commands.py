@@ -27,7 +27,12 @@ from isotherm.console.errors import BadRequestError, UnavailableError
 
 MAX_WAIT_MS = 60_000
 WaitMs = Annotated[
-    int, Query(ge=0, le=MAX_WAIT_MS, description="How long to wait for the final outcome; 0: answer at once.")
+    int,
+    Query(
+        ge=0,
+        le=MAX_WAIT_MS,
+        description=f"How long to wait for the final outcome, {MAX_WAIT_MS} at most; 0: answer at once.",
+    ),
 ]
 
 
@@ -88,12 +93,12 @@ class CommandResponse(ResponseModel):
     expects_answer: bool | None
     content_type: str | None
     payload_bytes: int | None
-    payload: str | None
-    payload_base64: str | None
+    payload: str | None = Field(description="Null for callers that may not issue commands, and where it is no text.")
+    payload_base64: str | None = Field(description="Where it is no text; null for callers that may not issue commands.")
     answer_content_type: str | None
     answer_bytes: int | None = Field(description="Null without an answer.")
-    answer: str | None
-    answer_base64: str | None
+    answer: str | None = Field(description="Null for callers that may not issue commands, and where it is no text.")
+    answer_base64: str | None = Field(description="Where it is no text; null for callers that may not issue commands.")
 
 
 class CommandsResponse(ResponseModel):
