@@ -21,6 +21,7 @@ from isotherm.alerts.notifications import route_runner, silence_follower
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.attestation import attester
+from isotherm.connector.commands import records as commands
 from isotherm.connector.distributed import publishing, worker_status
 from isotherm.connector.receipts import receipt
 from isotherm.connector.state import readback, target_follower
@@ -95,6 +96,10 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("console", "isotherm.attestations"): attester.SCHEMA,
     ("console", "isotherm.unreconciled"): findings.SCHEMA,
     ("console", "isotherm.receipts"): receipt.SCHEMA,
+    ("console", "device.commands"): commands.COMMAND_SCHEMA,
+    ("console", "isotherm.commands.open"): commands.OPEN_SCHEMA,
+    ("console", "isotherm.commands.steps"): commands.STEP_SCHEMA,
+    ("console", "device.command-outcomes"): commands.OUTCOME_SCHEMA,
     **{("console", topic): console_trace.SCHEMA for topic in (*console_trace.READING_TOPICS, console_trace.LATE_TOPIC)},
     ("mqtt-proxy", "isotherm.mqtt.claims"): pod_service.CLAIMS,
     ("mqtt-proxy", "isotherm.mqtt.sessions"): session_source.SESSION,
