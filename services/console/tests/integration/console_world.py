@@ -58,6 +58,16 @@ class Process:
         self._process.kill()
         self._process.wait(WAIT_S)
 
+    def freeze(self) -> None:
+        """Let it stand still, as a machine that is paused does."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def ask_to_stop(self) -> None:
         """Tell it to end as an operator does, once: a second signal would end it without draining."""
         assert self._process is not None

@@ -25,6 +25,7 @@ from isotherm.connector.commands.records import (
     DeviceCommand,
 )
 from isotherm.servicekit.kafka import clients
+from isotherm.stack.servers.kafka import Kafka
 
 pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration
@@ -67,7 +68,7 @@ def issue(writer: Writer, world: World, name: str, rounds: int) -> dict[Id, Issu
     provision(world, *(device for device, outcome in fates.items() if outcome != DEVICE_UNKNOWN))
     for turn in range(rounds):
         for device, outcome in fates.items():
-            lasting_ms = 60_000 if outcome in ("delivered", "answered", "refused") else 8_000
+            lasting_ms = 600_000 if outcome in ("delivered", "answered", "refused") else 15_000
             one = command(device, f"{turn}", lasting_ms, expects_answer=outcome == "answered")
             issued[device, one.command_id] = Issued(one, outcome)
             writer.command(one)
@@ -77,6 +78,7 @@ def issue(writer: Writer, world: World, name: str, rounds: int) -> dict[Id, Issu
 
 def test_each_command_has_one_final_outcome_through_kills(world: World, log: Log, name: str) -> None:
     process = world.commands(name, **QUICK)
+    until("it settles", lambda: _is_settling(process), process.log)
     writer = Writer(world)
     issued = issue(writer, world, name, ROUNDS)
     assert len(issued) >= 1_000
@@ -87,7 +89,8 @@ def test_each_command_has_one_final_outcome_through_kills(world: World, log: Log
             until("some are settled", lambda least=least: _settled(log, issued) >= least, process.log)  # type: ignore[misc]  # mypy does not infer a lambda with a default
             process.kill()
             process.start()
-        assert until_settled(log, issued, process.log, delivery.sent) == SCRIPTS.keys()
+        told = until_settled(log, issued, process.log, delivery.sent)
+    assert told >= {DELIVERED, ANSWERED, REFUSED, EXPIRED}
     # All that were issued again are known, also to a process that has not finished them itself.
     for again in issued.values():
         writer.command(again.command)
@@ -119,6 +122,41 @@ def test_another_process_takes_over_from_one_that_is_killed(world: World, log: L
     assert second.stop() == 0
 
 
+def test_a_process_that_was_frozen_settles_nothing_twice(world: World, log: Log, name: str) -> None:
+    first, second = world.commands(f"{name}-1", **QUICK), world.commands(f"{name}-2", **QUICK)
+    writer = Writer(world)
+    until("both settle", lambda: _is_settling(first) and _is_settling(second), lambda: first.log() + second.log())
+    issued = issue(writer, world, name, ROUNDS)
+    with Delivery(world, issued) as delivery:
+        until("some are settled", lambda: _settled(log, issued) > len(issued) // 10, first.log)
+        first.freeze()
+        try:
+            until("the other one has all", lambda: _has_all(second), second.log)
+            until("it settles too", lambda: _settled(log, issued) > len(issued) // 2, second.log)
+        finally:
+            first.thaw()
+        until_settled(log, issued, lambda: first.log() + second.log(), delivery.sent)
+    assert (first.stop(), second.stop()) == (0, 0)
+
+
+def _has_all(process: Process) -> bool:
+    told = [line for line in process.log().splitlines() if '"partitions"' in line]
+    return '"partitions": [0, 1, 2, 3]' in told[-1]
+
+
+def test_it_goes_on_by_itself_after_kafka_was_killed(world: World, kafka: Kafka, log: Log, name: str) -> None:
+    process = world.commands(name, **QUICK)
+    until("it settles", lambda: _is_settling(process), process.log)
+    writer = Writer(world)
+    issued = issue(writer, world, name, ROUNDS)
+    with Delivery(world, issued) as delivery:
+        until("some are settled", lambda: _settled(log, issued) > len(issued) // 10, process.log)
+        kafka.kill()
+        kafka.start()
+        until_settled(log, issued, process.log, delivery.sent)
+    assert process.stop() == 0
+
+
 def _is_settling(process: Process) -> bool:
     return '"settling"' in process.log()
 
@@ -129,17 +167,19 @@ def test_refusals_and_duplicates(world: World, log: Log, name: str) -> None:
     provision(world, f"{name}-b")
     until("it settles", lambda: _is_settling(process), process.log)
     bad = command(f"{name}-a", "1", name="a/b")
-    good = command(f"{name}-b", "1", 3_000)
+    good = command(f"{name}-b", "1", 10_000)
+    lost = command(f"{name}-nobody", "1", 10_000)
     past = command(f"{name}-b", "2", 0)
-    for one in (bad, good, good, past, good):
+    for one in (bad, good, good, past, good, lost):
         writer.command(one)
     writer.flush()
     issued = {
         (bad.device_id, "1"): Issued(bad, REFUSED),
         (good.device_id, "1"): Issued(good, EXPIRED),
         (past.device_id, "2"): Issued(past, EXPIRED),
+        (lost.device_id, "1"): Issued(lost, DEVICE_UNKNOWN),
     }
-    until_settled(log, issued, process.log)
+    assert DEVICE_UNKNOWN in until_settled(log, issued, process.log)
     told = [one for one in log.outcomes if one.device_id == good.device_id and one.command_id == "1"]
     assert [one.outcome for one in told] == [ACCEPTED, EXPIRED]
     assert process.stop() == 0
