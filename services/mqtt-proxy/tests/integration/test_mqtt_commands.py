@@ -8,7 +8,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gmqtt
 import paho.mqtt.client as paho
@@ -206,7 +206,7 @@ def test_with_paho_and_mqtt_5_a_command_is_a_request_and_is_answered(proxy: Prox
     client = paho.Client(CallbackAPIVersion.VERSION2, device, protocol=MQTTProtocolVersion.MQTTv5)
 
     def answer(_client: paho.Client, _data: object, message: paho.MQTTMessage) -> None:
-        asked = message.properties
+        asked = cast(Any, message.properties)
         properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho leaves it untyped
         properties.ContentType = "text/plain"
         properties.CorrelationData = asked.CorrelationData
@@ -215,7 +215,7 @@ def test_with_paho_and_mqtt_5_a_command_is_a_request_and_is_answered(proxy: Prox
 
     client.on_message = answer
     client.on_subscribe = lambda *_: ready.set()
-    client.on_connect = lambda *_: client.subscribe(f"devices/{device}/commands/+", 2)
+    client.on_connect = cast(Any, lambda *_: client.subscribe(f"devices/{device}/commands/+", 2))
     client.connect("127.0.0.1", proxy.port)
     client.loop_start()
     try:
@@ -227,7 +227,7 @@ def test_with_paho_and_mqtt_5_a_command_is_a_request_and_is_answered(proxy: Prox
         client.disconnect()
         client.loop_stop()
     assert (message.topic, message.payload, message.qos) == (f"devices/{device}/commands/set", b'{"t":21}', 1)
-    asked = message.properties
+    asked = cast(Any, message.properties)
     assert (asked.ContentType, asked.CorrelationData) == ("application/json", b"c1")
     assert asked.ResponseTopic == f"devices/{device}/responses/c1"
     assert 0 < asked.MessageExpiryInterval <= 60
