@@ -124,7 +124,9 @@ def _topics_in(settings: type[BaseModel]) -> Iterator[str]:
         if isinstance(field.default, BaseModel):
             yield from _topics_in(type(field.default))
         elif (name == "topic" or name.endswith("_topic")) and field.default is not None:
-            yield str(field.default)
+            # A topic of MQTT has placeholders.
+            if "{" not in field.default:
+                yield str(field.default)
         elif name.endswith("_topics"):
             yield from field.default
 
