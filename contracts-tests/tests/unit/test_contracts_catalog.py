@@ -90,8 +90,6 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("console", "isotherm.plugins"): publishing.PLUGIN_SCHEMA,
     ("console", "isotherm.status"): worker_status.SCHEMA,
     ("console", "alerts"): console_alerts.SCHEMA,
-    ("console", "device.commands"): commands.COMMAND_SCHEMA,
-    ("console", "device.command-outcomes"): commands.OUTCOME_SCHEMA,
     ("console", "devices"): console_provisioned.SCHEMA,
     ("console", "devices.latest"): console_devices.SCHEMA,
     ("console", "temperatures.aggregated"): console_windows.SCHEMA,
@@ -103,6 +101,7 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("console", "isotherm.commands.steps"): commands.STEP_SCHEMA,
     ("console", "device.command-outcomes"): commands.OUTCOME_SCHEMA,
     **{("console", topic): console_trace.SCHEMA for topic in (*console_trace.READING_TOPICS, console_trace.LATE_TOPIC)},
+    ("mqtt-proxy", "isotherm.commands.open"): commands.OPEN_SCHEMA,
     ("mqtt-proxy", "isotherm.mqtt.claims"): pod_service.CLAIMS,
     ("mqtt-proxy", "isotherm.mqtt.sessions"): session_source.SESSION,
     ("mqtt-proxy", "isotherm.connectors"): target_follower.READER,
@@ -131,7 +130,9 @@ def _topics_in(settings: type[BaseModel]) -> Iterator[str]:
         if isinstance(field.default, BaseModel):
             yield from _topics_in(type(field.default))
         elif (name == "topic" or name.endswith("_topic")) and field.default is not None:
-            yield str(field.default)
+            # A topic of MQTT has placeholders.
+            if "{" not in field.default:
+                yield str(field.default)
         elif name.endswith("_topics"):
             yield from field.default
 

@@ -29,7 +29,7 @@ from isotherm.cli.app import app
 from isotherm.connector.receipts.receipt import HOUR_MS, TOPIC, Receipt, private_key
 from isotherm.console.cluster.control_topics import ControlTopicWriter, PendingWrites
 from isotherm.console.errors import UnavailableError
-from isotherm.console.receipts.hours import TopicHour, ReceiptHours
+from isotherm.console.receipts.hours import ReceiptHours, TopicHour
 from isotherm.console.receipts.issuer import ReceiptIssuer, ReceiptMetrics
 from isotherm.console.receipts.spans import HourSpans
 from isotherm.console.reconciliation.decoding import RecordDecoder

@@ -36,7 +36,7 @@ class OpenTopic:
         """Open a command named `set`, for a minute unless `left_ms` says otherwise."""
         now_ms = int(time.time() * 1000)
         left_ms, progress = more.pop("left_ms", _MINUTE_MS), more.pop("progress", Progress())
-        fields = {"name": "set", "content_type": "application/json", "qos": 1} | more
+        fields: dict[str, Any] = {"name": "set", "content_type": "application/json", "qos": 1} | more
         self._offset += 1
         command = DeviceCommand(
             device_id,

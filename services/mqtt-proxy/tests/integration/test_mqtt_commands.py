@@ -8,7 +8,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gmqtt
 import paho.mqtt.client as paho
@@ -25,6 +25,8 @@ from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 
+ANSWER = b'{"metric": "t", "unit": "Cel", "value": 21.5}'
+"""It would be a reading on another topic."""
 SENDING, ACKNOWLEDGED, ANSWERED, REFUSED = "sending", "acknowledged", "answered", "refused"
 
 
@@ -189,11 +191,11 @@ def test_an_answer_is_stored_before_it_is_acknowledged(proxy: Proxy, qos: int) -
     wire = subscribed(proxy, device)
     commands.open(device, "c/1", payload=b"?", expects_answer=True)
     assert next_publish(wire)[3] == b"?"
-    wire.send(publish_packet(f"devices/{device}/responses/c%2F1", b"done", 9, qos=qos))
+    wire.send(publish_packet(f"devices/{device}/responses/c%2F1", ANSWER, 9, qos=qos))
     if qos:
         wire.expect(PUBREC if qos == 2 else PUBACK, 9)
     steps = commands.wait_for_steps(device, [("c/1", SENDING), ("c/1", ANSWERED)])
-    assert (steps[1]["answer"], steps[1]["answer_content_type"], steps[1]["qos"]) == (b"done", None, qos)
+    assert (steps[1]["answer"], steps[1]["answer_content_type"], steps[1]["qos"]) == (ANSWER, None, qos)
     assert proxy.topics.readings("thermostat.data", device) == [], "no route takes it"
     assert proxy.metric("commands_answered_total") == 1
 
@@ -206,7 +208,7 @@ def test_with_paho_and_mqtt_5_a_command_is_a_request_and_is_answered(proxy: Prox
     client = paho.Client(CallbackAPIVersion.VERSION2, device, protocol=MQTTProtocolVersion.MQTTv5)
 
     def answer(_client: paho.Client, _data: object, message: paho.MQTTMessage) -> None:
-        asked = message.properties
+        asked = cast(Any, message.properties)
         properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho leaves it untyped
         properties.ContentType = "text/plain"
         properties.CorrelationData = asked.CorrelationData
@@ -215,7 +217,7 @@ def test_with_paho_and_mqtt_5_a_command_is_a_request_and_is_answered(proxy: Prox
 
     client.on_message = answer
     client.on_subscribe = lambda *_: ready.set()
-    client.on_connect = lambda *_: client.subscribe(f"devices/{device}/commands/+", 2)
+    client.on_connect = cast(Any, lambda *_: client.subscribe(f"devices/{device}/commands/+", 2))
     client.connect("127.0.0.1", proxy.port)
     client.loop_start()
     try:
@@ -227,7 +229,7 @@ def test_with_paho_and_mqtt_5_a_command_is_a_request_and_is_answered(proxy: Prox
         client.disconnect()
         client.loop_stop()
     assert (message.topic, message.payload, message.qos) == (f"devices/{device}/commands/set", b'{"t":21}', 1)
-    asked = message.properties
+    asked = cast(Any, message.properties)
     assert (asked.ContentType, asked.CorrelationData) == ("application/json", b"c1")
     assert asked.ResponseTopic == f"devices/{device}/responses/c1"
     assert 0 < asked.MessageExpiryInterval <= 60
@@ -266,3 +268,68 @@ def test_with_gmqtt_a_kept_session_gets_what_was_opened_meanwhile(proxy: Proxy) 
 
     asyncio.run(scenario())
     assert got == [(f"devices/{device}/commands/set", b"kept")]
+
+
+def test_with_two_processes_the_subscription_moves_with_the_session(proxy: Proxy) -> None:
+    proxy.start(processes=2)
+    commands, device = OpenTopic(proxy.topics), proxy.device
+    wire = subscribed(proxy, device)
+    names = [f"c{number}" for number in range(8)]
+    # The system spreads connections over the processes.
+    for name in names:
+        commands.open(device, name, payload=name.encode())
+        payload = b""
+        while payload != name.encode():
+            # A process that has not heard yet that an earlier command has ended may send it again, as QoS 1 allows.
+            _, _, packet_id, payload = next_publish(wire)
+            assert payload.decode() in names[: names.index(name) + 1]
+            wire.send(puback(packet_id))
+        wait_for_acknowledgement(commands, device, name)
+        commands.end(device, name)
+        wire = subscribed(proxy, device)
+        assert wire.session_present
+
+
+def wait_for_acknowledgement(commands: OpenTopic, device: str, command_id: str) -> None:
+    wait_until(f"{command_id} is acknowledged", lambda: command_id in acknowledged(commands, device))
+
+
+def acknowledged(commands: OpenTopic, device: str) -> set[str]:
+    return {step["command_id"] for step in steps_of(commands, device, ACKNOWLEDGED)}
+
+
+@pytest.mark.faults
+def test_while_kafka_is_away_nothing_new_is_sent_and_nothing_is_forgotten(proxy: Proxy, kafka: Kafka) -> None:
+    proxy.start(delivery_timeout_ms=5_000)
+    commands, device = OpenTopic(proxy.topics), proxy.device
+    wire = subscribed(proxy, device, clean=True)
+    commands.open(device, "c1", payload=b"1", left_ms=600_000)
+    assert next_publish(wire)[2:] == (1, b"1")
+    kafka.kill()
+    wire.send(puback(1))
+    wait_until("it says so", lambda: "commands" in proxy.problems())
+    wait_until("the step waits", lambda: proxy.metric("command_steps_waiting") == 1)
+    kafka.start()
+    kafka.wait_ready()
+    commands.open(device, "c2", payload=b"2", left_ms=600_000)
+    assert next_publish(wire)[2:] == (2, b"2")
+    wire.send(puback(2))
+    wait_until("each is acknowledged", lambda: acknowledged(commands, device) == {"c1", "c2"})
+    wait_until("it is ready again", proxy.is_ready)
+
+
+def steps_of(commands: OpenTopic, device: str, step: str) -> list[dict[str, Any]]:
+    return [one for one in commands.steps(device) if one["step"] == step]
+
+
+def test_what_a_client_cannot_take_is_refused_for_it_and_what_nobody_can_read_is_counted(proxy: Proxy) -> None:
+    proxy.start()
+    commands, device = OpenTopic(proxy.topics), proxy.device
+    wire = Wire(proxy, device, version=5, clean=True, properties=b"\x27\0\0\0\x64")
+    wire.send(subscribe_packet(1, f"devices/{device}/commands/#", version=5))
+    assert wire.packet() == (0x90, b"\0\1\0\1")
+    commands.write_raw(f"{device}|bad", b"\0\0")
+    commands.open(device, "c1", payload=bytes(100))
+    steps = commands.wait_for_steps(device, [("c1", SENDING), ("c1", REFUSED)])
+    assert steps[1]["reason"] == "it exceeds the client's Maximum Packet Size"
+    assert proxy.metric("commands_unreadable_total") == 1

@@ -12,10 +12,12 @@ from mqtt_dormant import dormant
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.sessions.records import encode_with, from_record, to_record
+from isotherm.mqtt_proxy.sessions.state_json import decode_state, encode_state
 from isotherm.mqtt_proxy.sessions.store import (
     Session,
     SessionStore,
     StoredState,
+    Subscription,
     begin_to_expire,
     will_delay_s,
 )
@@ -234,7 +236,7 @@ def test_a_session_whose_end_kafka_has_not_stored_is_looked_for(changed: dict[st
 
 
 def test_a_record_holds_all_of_a_session_and_who_wrote_it_when() -> None:
-    state = StoredState(3, 60, 5, {7: 70}, None, "u", WILL, 6)
+    state = StoredState(3, 60, 5, {7: 70}, None, "u", WILL, 6, (Subscription("a/#", 1, 9),))
     record = to_record("c", state, owner=2, now_ms=9)
     assert record == {
         "client_id": "c",
@@ -249,7 +251,10 @@ def test_a_record_holds_all_of_a_session_and_who_wrote_it_when() -> None:
             **{"topic": "w", "payload": b"gone", "qos": 1, "retain": True, "due_at": 6},
             "properties": bytes([5, Property.WILL_DELAY, 0, 0, 0, 9]),
         },
+        "subscriptions": [{"topic_filter": "a/#", "qos": 1, "subscription_id": 9}],
     }
+    assert from_record(record | {"expires_at": None, "will": None}).subscriptions == state.subscriptions
+    assert decode_state(json.loads(json.dumps(encode_state(state)))) == replace(state, owner=None)
     assert to_record("c", replace(state, owner=4), owner=2, now_ms=9)["owner"] == 4
     encode = encode_with(lambda given: json.dumps([given["client_id"], given["owner"], given["updated_at"]]).encode())
     assert encode("c", StoredState(), 2, 9) == b'["c", 2, 9]'

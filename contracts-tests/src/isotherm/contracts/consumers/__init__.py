@@ -16,7 +16,7 @@ from isotherm.contracts.consumers import (
     standalone,
     workers,
 )
-from isotherm.contracts.consumers.commands import command_log, settling
+from isotherm.contracts.consumers.commands import command_log, delivery, settling
 from isotherm.contracts.pact.needs import Need
 
 NEEDS: tuple[Need, ...] = (
@@ -24,6 +24,7 @@ NEEDS: tuple[Need, ...] = (
     *alerts.NEEDS,
     *console.NEEDS,
     *command_log.NEEDS,
+    *delivery.NEEDS,
     *settling.NEEDS,
     *console_devices.NEEDS,
     *console_trace.NEEDS,

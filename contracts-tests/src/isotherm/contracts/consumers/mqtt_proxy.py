@@ -41,7 +41,7 @@ def _need(name: str, wanted: StoredState, **value: Any) -> Need:
         name,
         topic,
         "MqttSession",
-        2,
+        3,
         "simulator-1",
         value,
         restores,
@@ -53,7 +53,7 @@ def _need(name: str, wanted: StoredState, **value: Any) -> Need:
 def _read(harness: Harness, found: Message) -> list[Any]:
     """The session's records as a start reads them: an earlier one stands behind, if it is in another partition."""
     earlier = to_record("simulator-1", StoredState(epoch=1, expiry_s=1), owner=0, now_ms=scenario.START_MS)
-    before = found._replace(key="simulator-1", value=harness.encode(found.topic, "MqttSession", 2, earlier))
+    before = found._replace(key="simulator-1", value=harness.encode(found.topic, "MqttSession", 3, earlier))
     is_on_its_partition = partition_of(found, PARTITIONS) == murmur2_partition(found.key, PARTITIONS)
     records = [before, found] if is_on_its_partition else [found, before]
     return [SimpleNamespace(key=one.key.encode, value=partial(bytes, one.value)) for one in records]
@@ -82,6 +82,7 @@ NEEDS = (
         scenario.SESSION,
         IN_FLIGHT,
         committed=[{"packet_id": 7, "crc32": 2_771_284_651}],
+        subscriptions=[{"topic_filter": "devices/dev-0001/commands/#", "qos": 1, "subscription_id": 7}],
         # A version before has neither user nor will.
         username=None,
         will=None,
@@ -90,6 +91,7 @@ NEEDS = (
         scenario.SESSION_WITH_WILL,
         WITH_WILL,
         committed=[],
+        subscriptions=[],
         username="kitchen",
         will={
             "topic": "devices/dev-0001/gone",

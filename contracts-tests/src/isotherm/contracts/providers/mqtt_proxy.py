@@ -7,19 +7,25 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 
 from isotherm.connector.attestation.attester import Attester
+from isotherm.connector.commands.records import SENDING, STEP_SCHEMA, STEPS, CommandStep
+from isotherm.connector.commands.steps import StepWriter
 from isotherm.contracts import seam
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
 from isotherm.mqtt_proxy import kafka_clients
+from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.bridge.connector_class import MqttClasses
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
+from isotherm.mqtt_proxy.commands.answers import Answers
+from isotherm.mqtt_proxy.commands.command_topics import CommandTopics
 from isotherm.mqtt_proxy.hotpath import attested_runs
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
@@ -31,13 +37,18 @@ from isotherm.mqtt_proxy.service import READING
 from isotherm.mqtt_proxy.session_source import SESSION
 from isotherm.mqtt_proxy.sessions.records import to_record
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
-from isotherm.mqtt_proxy.sessions.store import StoredState
+from isotherm.mqtt_proxy.sessions.store import StoredState, Subscription
 from isotherm.mqtt_proxy.settings import SERVICE, ProxySettings
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.settings import load
 
 IN_FLIGHT = StoredState(
-    epoch=3, expiry_s=86_400, expires_at_ms=scenario.START_MS, committed={7: 2_771_284_651}, owner=0
+    epoch=3,
+    expiry_s=86_400,
+    expires_at_ms=scenario.START_MS,
+    committed={7: 2_771_284_651},
+    owner=0,
+    subscriptions=(Subscription("devices/dev-0001/commands/#", 1, 7),),
 )
 WITH_WILL = StoredState(
     epoch=4,
@@ -69,7 +80,8 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         _produce(transactional, [_session(harness, settings, name, state) for state in (IN_FLIGHT, WITH_WILL)])
         _produce(kafka_clients.build_claims_producer(settings, "pod"), [_claim(harness, settings, name)])
         asyncio.run(_attest(harness, settings))
-        reading, brightness, temperature, dead, session, will, claim, attested = found
+        asyncio.run(_step(harness, settings))
+        reading, brightness, temperature, dead, session, will, claim, attested, sending, answered = found
         reports = [seam.connector_report("bridge")]
         plugin, worker, reported = seam.announced(SERVICE, MqttClasses(settings), reports, found)
         del found[:]
@@ -82,6 +94,8 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         scenario.SESSION: session,
         scenario.SESSION_WITH_WILL: will,
         scenario.CLAIM: claim,
+        scenario.STEP_SENDING: sending,
+        scenario.STEP_ANSWERED: answered,
         scenario.ATTESTED: attested,
         scenario.PLUGIN: plugin,
         scenario.WORKER: worker,
@@ -128,6 +142,30 @@ async def _attest(harness: Harness, settings: ProxySettings) -> None:
     producer = kafka_clients.build_loop_producer(settings, "a-client")
     await seam.attest(attester, producer)
     producer.close()
+
+
+async def _step(harness: Harness, settings: ProxySettings) -> None:
+    """Write that a command is about to be sent, and what its device answers."""
+    producer = kafka_clients.build_loop_producer(settings, "a-client")
+    encode = harness.registry.encoder(STEPS, STEP_SCHEMA)
+    steps = _StepsAt(producer, encode, service=SERVICE, worker=seam.WORKER)
+    steps.write(steps.step(scenario.DEVICE, scenario.COMMAND_ID, SENDING, 1), lambda _is_stored: None)
+    topics = CommandTopics(settings.commands.topic, settings.commands.response_topic)
+    answers = Answers(topics, steps, AccessControl(settings, Metrics()))
+    topic = topics.response_topic(scenario.DEVICE, scenario.COMMAND_ID)
+    assert topic is not None
+    publish = Publish(topic, b'{"ok":true}', 1, properties={Property.CONTENT_TYPE: "application/json"})
+    record = answers.record(publish, client_id=scenario.DEVICE, username=None)
+    assert record is not None
+    _produce(producer.producer, [record])
+    producer.close()
+
+
+class _StepsAt(StepWriter):
+    """Steps that are done at the scenario's time."""
+
+    def step(self, *names: Any, **more: Any) -> CommandStep:
+        return super().step(*names, **more)._replace(at_ms=scenario.TAKEN_IN_MS)
 
 
 def _claim(harness: Harness, settings: ProxySettings, name: ServerName) -> ProducerRecord:

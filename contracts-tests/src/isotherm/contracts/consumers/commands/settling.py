@@ -9,6 +9,7 @@ from pact import match
 
 from isotherm.connector.commands.records import (
     ACCEPTED,
+    ANSWERED,
     COMMAND_SCHEMA,
     COMMANDS,
     FINAL,
@@ -16,6 +17,7 @@ from isotherm.connector.commands.records import (
     OPEN_SCHEMA,
     OUTCOME_SCHEMA,
     OUTCOMES,
+    SENDING,
     STEP_SCHEMA,
     STEPS,
     CommandOutcome,
@@ -140,6 +142,8 @@ def _outcome_need(name: str, outcome: str) -> Need:
 
 NEEDS = (
     issued_need("console", scenario.COMMAND_ISSUED),
+    step_need("mqtt-proxy", scenario.STEP_SENDING, SENDING),
+    step_need("mqtt-proxy", scenario.STEP_ANSWERED, ANSWERED),
     _open_need(scenario.COMMAND_OPENED),
     _open_need(scenario.COMMAND_SENT),
     _outcome_need(scenario.COMMAND_ACCEPTED, "accepted"),
