@@ -33,7 +33,7 @@ SENDING, ACKNOWLEDGED, ANSWERED, REFUSED = "sending", "acknowledged", "answered"
 @pytest.fixture
 def proxy(kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Proxy]:
     with opened(kafka, registry, tmp_path, free_port) as made:
-        made.configure(commands__enabled="true")
+        made.configure(commands__enabled="true", commands__topic="devices/{device}/commands/{name}")
         yield made
 
 

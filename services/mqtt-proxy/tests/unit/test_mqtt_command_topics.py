@@ -20,6 +20,7 @@ from isotherm.mqtt_proxy.settings import ProxySettings
 
 DEFAULTS = CommandSettings()
 TOPICS = CommandTopics(DEFAULTS.topic, DEFAULTS.response_topic)
+WITHOUT_ID = CommandTopics("devices/{device}/commands/{name}", DEFAULTS.response_topic)
 
 texts = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=30)
 LEVELS = st.lists(st.sampled_from(["a", "b", "+", "$c"]), min_size=1, max_size=4)
@@ -31,19 +32,54 @@ topics = st.lists(st.sampled_from(["a", "b", "", "$c"]), min_size=1, max_size=5)
     ("topic_filter", "scope"),
     [
         ("devices/attic/commands/#", Scope("attic", None)),
-        ("devices/attic/commands/+", Scope("attic", None)),
-        ("devices/attic/commands/set", Scope("attic", "set")),
+        ("devices/attic/commands/+/+", Scope("attic", None)),
+        ("devices/attic/commands/+/#", Scope("attic", None)),
+        ("devices/attic/commands/set/+", Scope("attic", "set")),
+        ("devices/attic/commands/set/#", Scope("attic", "set")),
+        ("devices/attic/commands/set/+/#", Scope("attic", "set")),
+        ("devices/attic/commands/set/c1", None),
+        ("devices/attic/commands/set/c1/#", None),
+        ("devices/attic/commands/+", None),
         ("devices/+/commands/#", None),
         ("devices/attic/#", None),
         ("devices/attic/commands", None),
-        ("devices/attic/commands/set/#", None),
         ("devices//commands/#", None),
         ("#", None),
-        ("+/+/+/+", None),
+        ("+/+/+/+/+", None),
     ],
 )
 def test_what_is_a_filter_of_commands(topic_filter: str, scope: Scope | None) -> None:
     assert TOPICS.scope(topic_filter) == scope
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "scope"),
+    [
+        ("devices/attic/commands/#", Scope("attic", None)),
+        ("devices/attic/commands/+", Scope("attic", None)),
+        ("devices/attic/commands/set", Scope("attic", "set")),
+        ("devices/attic/commands/set/#", Scope("attic", "set")),
+        ("devices/+/commands/#", None),
+        ("devices/attic/#", None),
+        ("devices/attic/commands", None),
+        ("#", None),
+        ("+/+/+/+", None),
+    ],
+)
+def test_what_is_a_filter_of_commands_without_their_ids(topic_filter: str, scope: Scope | None) -> None:
+    assert WITHOUT_ID.scope(topic_filter) == scope
+
+
+@given(device_id=texts, name=texts, command_id=texts)
+def test_a_filter_of_a_device_matches_the_topics_of_its_commands(device_id: str, name: str, command_id: str) -> None:
+    for topics in (TOPICS, WITHOUT_ID):
+        topic = topics.topic(device_id, name, command_id)
+        if topic is None:
+            assert any(sign in device_id + name for sign in "/+#")
+            continue
+        mine = f"devices/{device_id}/commands/#"
+        assert matches_levels(mine.split("/"), topic.split("/"))
+        assert topics.scope(mine) == Scope(device_id, None)
 
 
 @given(device_id=texts, command_id=texts)
@@ -60,7 +96,7 @@ def test_an_answer_finds_its_command_whatever_its_id_holds(device_id: str, comma
 
 @pytest.mark.parametrize("name", ["", "a/b", "+", "#", "a\0"])
 def test_a_name_that_is_no_level_has_no_topic(name: str) -> None:
-    assert TOPICS.topic("attic", name) is None
+    assert TOPICS.topic("attic", name, "c1") is None
 
 
 def test_topics_that_are_no_answers() -> None:
@@ -75,6 +111,8 @@ def test_topics_that_are_no_answers() -> None:
     [
         {"topic": "commands/{name}"},
         {"topic": "{device}/{name}/x"},
+        {"topic": "{device}/{command}/{name}"},
+        {"topic": "{device}/{command}"},
         {"topic": "{device}/{device}/{name}"},
         {"topic": "x-{device}/{device}/{name}"},
         {"response_topic": "{device}/responses"},
@@ -140,7 +178,7 @@ def access(**settings: object) -> AccessControl:
 
 
 def grants(made: AccessControl, grantee: Grantee, maximum: int = 3) -> Grants:
-    return Grants(TOPICS, made, grantee, maximum)
+    return Grants(WITHOUT_ID, made, grantee, maximum)
 
 
 def test_where_nobody_is_authenticated_anybody_subscribes_up_to_a_maximum() -> None:

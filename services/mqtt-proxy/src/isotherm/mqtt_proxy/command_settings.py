@@ -18,9 +18,10 @@ class CommandSettings(Settings):
         "`isotherm-console commands`; without it every SUBSCRIBE is refused.",
     )
     topic: str = Field(
-        "devices/{device}/commands/{name}",
-        description="MQTT topic of a command. `{device}` is one level, `{name}` the last one. A device subscribes to "
-        "one name, or to `+` or `#` in its place.",
+        "devices/{device}/commands/{name}/{command}",
+        description="MQTT topic of a command. `{device}` is one level; `{name}` is the last one, or the last but one "
+        "before `{command}`, the command's id, which MQTT 3.1.1 cannot tell otherwise. A device subscribes to `#` in "
+        "their place, or to one name.",
     )
     response_topic: str = Field(
         "devices/{device}/responses/{command}",
@@ -47,9 +48,10 @@ class CommandSettings(Settings):
 
     @model_validator(mode="after")
     def _has_placeholders(self) -> CommandSettings:
-        _check("commands.topic", self.topic, ("{device}", "{name}"))
-        if not self.topic.endswith("/{name}"):
-            raise ValueError("commands.topic: {name} must be its last level")
+        optional = ("{command}",) if "{command}" in self.topic.split("/") else ()
+        _check("commands.topic", self.topic, ("{device}", "{name}", *optional))
+        if not self.topic.endswith("/".join(("", "{name}", *optional))):
+            raise ValueError("commands.topic: {name}, or {name}/{command}, must be its end")
         _check("commands.response_topic", self.response_topic, ("{device}", "{command}"))
         return self
 

@@ -191,7 +191,7 @@ class CommandHandler:
         if tracked is None or self.qos_of(command.device_id, command.name) is None:
             self.outbox.give_up(delivery)
             return
-        topic = dispatcher.topics.topic(command.device_id, command.name)
+        topic = dispatcher.topics.topic(command.device_id, command.name, command.command_id)
         if topic is None:
             self._give_up(delivery, "its name is not one level of an MQTT topic")
             return

@@ -9,7 +9,6 @@ from urllib.parse import quote, unquote
 from isotherm.mqtt_proxy.codec.packets import TEXT_BYTES
 
 _DEVICE, _NAME, _COMMAND = "{device}", "{name}", "{command}"
-_WILDCARDS = ("+", "#")
 _SAFE = "".join(chr(code) for code in range(33, 127) if chr(code) not in "%+#/")
 
 
@@ -25,33 +24,36 @@ class Scope(NamedTuple):
 
 
 class CommandTopics:
-    """Topics by the templates `topic`, which ends with `{name}`, and `response_topic`."""
+    """Topics by the templates `topic`, which ends with `{name}` or `{name}/{command}`, and `response_topic`."""
 
     def __init__(self, topic: str, response_topic: str) -> None:
         self._topic, self._response = tuple(topic.split("/")), tuple(response_topic.split("/"))
 
     def scope(self, topic_filter: str) -> Scope | None:
-        """Return what a valid filter covers; None for one that is not the commands of one device."""
+        """Return what a valid filter covers; None for one that is not the commands of one device, or one command."""
         levels = topic_filter.split("/")
+        if levels[-1] == "#":
+            # It stands for the levels that are left, from the name on.
+            levels[-1:] = ["+"] * (len(self._topic) - len(levels) + 1)
         found = _match(self._topic, levels)
-        if found is None:
+        if found is None or found.get(_COMMAND, "+") != "+":
             return None
         device_id, name = found[_DEVICE], found[_NAME]
-        if not device_id or device_id in _WILDCARDS:
+        if not device_id or device_id == "+":
             return None
-        return Scope(device_id, None if name in _WILDCARDS else name)
+        return Scope(device_id, None if name == "+" else name)
 
-    def topic(self, device_id: str, name: str) -> str | None:
-        """Return the topic of a command; None when its name is not one level of a topic."""
+    def topic(self, device_id: str, name: str, command_id: str) -> str | None:
+        """Return the topic of a command, with its id percent-encoded; None when its name is not one level."""
         if not _is_level(device_id) or not _is_level(name):
             return None
-        return _fitting(_fill(self._topic, {_DEVICE: device_id, _NAME: name}))
+        return _fitting(_fill(self._topic, {_DEVICE: device_id, _NAME: name, _COMMAND: _encoded(command_id)}))
 
     def response_topic(self, device_id: str, command_id: str) -> str | None:
         """Return the topic of the answer, in which the command's id is percent-encoded; None for none that is valid."""
         if not _is_level(device_id) or not command_id:
             return None
-        return _fitting(_fill(self._response, {_DEVICE: device_id, _COMMAND: quote(command_id, safe=_SAFE)}))
+        return _fitting(_fill(self._response, {_DEVICE: device_id, _COMMAND: _encoded(command_id)}))
 
     def answered(self, topic: str) -> tuple[str, str] | None:
         """Return the device and the command that a publish to `topic` answers; None for another topic."""
@@ -83,6 +85,10 @@ def _match(template: Sequence[str], levels: Sequence[str]) -> dict[str, str] | N
 
 def _fill(template: Sequence[str], values: dict[str, str]) -> str:
     return "/".join(values.get(level, level) for level in template)
+
+
+def _encoded(command_id: str) -> str:
+    return quote(command_id, safe=_SAFE)
 
 
 def _is_level(text: str) -> bool:
