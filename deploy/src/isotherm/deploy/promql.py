@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from isotherm.deploy.definitions import Definition
 
-FUNCTIONS = frozenset(("absent", "histogram_quantile", "increase", "max", "min", "rate", "sum", "time"))
+FUNCTIONS = frozenset(
+    ("absent", "histogram_quantile", "increase", "last_over_time", "max", "min", "rate", "sum", "time")
+)
 """Functions that the suite's queries use."""
 _GROUPINGS = frozenset(("by", "without", "on", "ignoring", "group_left", "group_right"))
 _WORDS = _GROUPINGS | {"and", "or", "unless", "offset", "bool"}
