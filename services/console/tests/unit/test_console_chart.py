@@ -16,7 +16,7 @@ from isotherm.console.devices.windows import (
     key_prefix,
     window_of,
 )
-from isotherm.console.pages import chart
+from isotherm.console.pages.drawing import chart
 
 NUMBERS = st.floats(-1.7e308, 1.7e308)
 

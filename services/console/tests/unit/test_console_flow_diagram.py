@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from isotherm.console.connectors import flows as console_flows
 from isotherm.console.connectors.flows import Flow
-from isotherm.console.pages.flow_diagram import NODE_WIDTH, draw
+from isotherm.console.pages.drawing.flow_diagram import NODE_WIDTH, draw
 
 TOPICS = st.lists(st.sampled_from("abcdef"), unique=True, max_size=3).map(tuple)
 FLOWS = st.lists(st.tuples(TOPICS, TOPICS), max_size=8).map(

@@ -13,12 +13,12 @@ from mosquitto_broker import PASSWORD, USER, Broker
 from mqtt_world import WAIT_S, wait_until
 
 from isotherm.mqtt_proxy.bridge.subscriber import Bridge
-from isotherm.mqtt_proxy.bridge_settings import BridgeSettings
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
 from isotherm.mqtt_proxy.ingest.translation import IngestContext
 from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.sections.bridge import BridgeSettings
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.lifecycle import Stop
 

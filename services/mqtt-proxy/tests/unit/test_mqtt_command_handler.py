@@ -17,12 +17,12 @@ from isotherm.connector.commands.steps import StepWriter
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.codec.packets import PacketType, Publish, Subscribe, Unsubscribe, decode_publish
 from isotherm.mqtt_proxy.codec.reasons import Reason
-from isotherm.mqtt_proxy.command_settings import CommandSettings
 from isotherm.mqtt_proxy.commands.command_handler import CommandHandler
 from isotherm.mqtt_proxy.commands.dispatcher import CommandDispatcher
 from isotherm.mqtt_proxy.commands.grants import Grantee
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.protocol.events import Acknowledgement
+from isotherm.mqtt_proxy.sections.commands import CommandSettings
 from isotherm.mqtt_proxy.sessions.store import Session
 from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
 from isotherm.mqtt_proxy.settings import ProxySettings

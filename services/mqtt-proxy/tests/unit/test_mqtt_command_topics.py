@@ -11,10 +11,10 @@ from isotherm.kcql.filters import matches_levels
 from isotherm.mqtt_proxy.access.acl import covers, overlaps, parse_acl
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.codec.packets import Subscribe
-from isotherm.mqtt_proxy.command_settings import CommandSettings
 from isotherm.mqtt_proxy.commands.command_topics import CommandTopics, Scope
 from isotherm.mqtt_proxy.commands.grants import Grantee, Grants
 from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.sections.commands import CommandSettings
 from isotherm.mqtt_proxy.sessions.store import Subscription
 from isotherm.mqtt_proxy.settings import ProxySettings
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 from mqtt_open_commands import open_command
 
-from isotherm.mqtt_proxy.commands.outbox import Delivery, Outbox
+from isotherm.mqtt_proxy.commands.outbox import OutboundCommand, Outbox
 
 NOW_MS = 1_000
 
@@ -125,7 +125,7 @@ class OutboxMachine(RuleBasedStateMachine):
         self.outbox = Outbox(window)
         self.offset = 0
         self.stored: set[str] = set()
-        self.under_way: list[Delivery] = []
+        self.under_way: list[OutboundCommand] = []
         self.sent: list[tuple[str, int]] = []
         self.ended: set[str] = set()
 

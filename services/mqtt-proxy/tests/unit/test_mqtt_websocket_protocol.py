@@ -14,8 +14,8 @@ from wsproto.frame_protocol import Opcode
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.protocol.websocket import FRAMES_A_TURN
+from isotherm.mqtt_proxy.sections.websocket import WebSocketSettings
 from isotherm.mqtt_proxy.server.websocket_protocol import WebSocketProtocol
-from isotherm.mqtt_proxy.websocket_settings import WebSocketSettings
 
 
 class Served:

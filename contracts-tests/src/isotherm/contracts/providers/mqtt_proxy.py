@@ -24,7 +24,7 @@ from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.bridge.connector_class import MqttClasses
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
-from isotherm.mqtt_proxy.commands.answers import Answers
+from isotherm.mqtt_proxy.commands.command_answers import CommandAnswers
 from isotherm.mqtt_proxy.commands.command_topics import CommandTopics
 from isotherm.mqtt_proxy.hotpath import attested_runs
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules
@@ -151,7 +151,7 @@ async def _step(harness: Harness, settings: ProxySettings) -> None:
     steps = _StepsAt(producer, encode, service=SERVICE, worker=seam.WORKER)
     steps.write(steps.step(scenario.DEVICE, scenario.COMMAND_ID, SENDING, 1), lambda _is_stored: None)
     topics = CommandTopics(settings.commands.topic, settings.commands.response_topic)
-    answers = Answers(topics, steps, AccessControl(settings, Metrics()))
+    answers = CommandAnswers(topics, steps, AccessControl(settings, Metrics()))
     topic = topics.response_topic(scenario.DEVICE, scenario.COMMAND_ID)
     assert topic is not None
     publish = Publish(topic, b'{"ok":true}', 1, properties={Property.CONTENT_TYPE: "application/json"})

@@ -12,7 +12,7 @@ from isotherm.connector.commands.records import OPEN, STEP_SCHEMA, STEPS
 from isotherm.connector.commands.steps import StepWriter
 from isotherm.connector.state.status import this_process
 from isotherm.mqtt_proxy.access.authentication import AccessControl
-from isotherm.mqtt_proxy.commands.answers import Answers
+from isotherm.mqtt_proxy.commands.command_answers import CommandAnswers
 from isotherm.mqtt_proxy.commands.command_topics import CommandTopics
 from isotherm.mqtt_proxy.commands.dispatcher import CommandDispatcher
 from isotherm.mqtt_proxy.metrics import Metrics
@@ -62,12 +62,12 @@ class CommandDelivery:
             self._steps = StepWriter(self._producer, encode, service=SERVICE, worker=this_process())
 
     @property
-    def answers(self) -> Answers | None:
+    def answers(self) -> CommandAnswers | None:
         """The route of the devices' answers, after `prepare`."""
         if self._steps is None:
             return None
         topics = CommandTopics(self._settings.topic, self._settings.response_topic)
-        return Answers(topics, self._steps, self._access)
+        return CommandAnswers(topics, self._steps, self._access)
 
     def start(self, writer: SessionWriter) -> CommandDispatcher | None:
         """Begin to follow what is open, after `prepare`; return what the server sends."""

@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 from isotherm.connector.attestation.settings import AttestationSettings
 from isotherm.connector.distributed.hosting import HostSettings
 from isotherm.mqtt_proxy.balancers import BalancerNetworks
-from isotherm.mqtt_proxy.bridge_settings import BridgeSettings
-from isotherm.mqtt_proxy.command_settings import CommandSettings
-from isotherm.mqtt_proxy.pod_settings import PodSettings
-from isotherm.mqtt_proxy.websocket_settings import WebSocketSettings
+from isotherm.mqtt_proxy.sections.bridge import BridgeSettings
+from isotherm.mqtt_proxy.sections.commands import CommandSettings
+from isotherm.mqtt_proxy.sections.pods import PodSettings
+from isotherm.mqtt_proxy.sections.websocket import WebSocketSettings
 from isotherm.servicekit.settings import Settings
 from isotherm.servicekit.throttling.rates import RateText
 from isotherm.servicekit.tracing.settings import IngestTracingSettings

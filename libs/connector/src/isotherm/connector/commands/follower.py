@@ -103,7 +103,7 @@ class OpenCommandFollower:
                 consumer = self._make_consumer()
                 self._follow(consumer)
             except (KafkaException, RegistryUnavailableError) as failure:
-                self._tell(f"{OPEN} cannot be read: {failure}")
+                self._report(f"{OPEN} cannot be read: {failure}")
                 self._ended.wait(self._backoff.next_ms() / 1000)
             except _LoopClosedError:
                 return
@@ -175,14 +175,14 @@ class OpenCommandFollower:
         try:
             _, end = consumer.get_watermark_offsets(TopicPartition(OPEN, 0), timeout=_REQUEST_S)
         except KafkaException as failure:
-            self._tell(f"{OPEN} cannot be read: {failure}")
+            self._report(f"{OPEN} cannot be read: {failure}")
             return
         is_behind = self._position < end
         if is_behind and self._behind_at == self._position:
             # A transaction may be open, which hides everything behind it.
-            self._tell(f"{OPEN} is read until offset {self._position}, and ends at {end}")
+            self._report(f"{OPEN} is read until offset {self._position}, and ends at {end}")
         elif self._is_current:
-            self._tell(None)
+            self._report(None)
         self._behind_at = self._position if is_behind else None
 
     def _hand_over(self, batch: Batch) -> None:
@@ -201,9 +201,9 @@ class OpenCommandFollower:
         while not is_taken.wait(_POLL_S) and not self._ended.is_set():
             pass
         if self._is_current:
-            self._tell(None)
+            self._report(None)
 
-    def _tell(self, problem: str | None) -> None:
+    def _report(self, problem: str | None) -> None:
         if problem == self._problem:
             return
         self._problem = problem

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 
 from isotherm.mqtt_proxy import pod_service
-from isotherm.mqtt_proxy.pod_settings import PodSettings
 from isotherm.mqtt_proxy.processes.supervisor import Supervisor
+from isotherm.mqtt_proxy.sections.pods import PodSettings
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.proofs.worlds.mqtt.programs import Environment, Program, ProxyProcess
 from isotherm.proofs.worlds.mqtt.server import Host, proxy_settings

@@ -15,7 +15,7 @@ from isotherm.console.connectors.flows import connector_kind, flows_of, kcql_sta
 from isotherm.console.connectors.replay import replay_sink
 from isotherm.console.errors import NotFoundError, RestError
 from isotherm.console.pages.context import Form, PageContext, connector_path, first_value, redirect
-from isotherm.console.pages.flow_diagram import NODE_HEIGHT, NODE_WIDTH, draw
+from isotherm.console.pages.drawing.flow_diagram import NODE_HEIGHT, NODE_WIDTH, draw
 
 _SPARK_WIDTH, _SPARK_HEIGHT = 480, 60
 _CONSEQUENCES = {

@@ -12,8 +12,8 @@ from isotherm.console.devices.commands import CommandControl
 from isotherm.console.devices.device_states import DeviceView
 from isotherm.console.devices.silences import SilenceControl
 from isotherm.console.errors import BadRequestError, RestError
-from isotherm.console.pages import chart
 from isotherm.console.pages.commands import section_of
+from isotherm.console.pages.drawing import chart
 from isotherm.console.pages.silences import DURATIONS_MIN, notes_of, scope_of
 from isotherm.console.pages.templating import Templates
 

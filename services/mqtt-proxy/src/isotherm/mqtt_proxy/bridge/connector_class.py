@@ -27,8 +27,8 @@ from isotherm.connector.config.validation import (
 )
 from isotherm.connector.distributed.controller import TaskPlan, task_plan
 from isotherm.kcql import KcqlError
-from isotherm.mqtt_proxy.bridge_settings import BridgeSettings
 from isotherm.mqtt_proxy.ingest.routes import CLAUSES, RouteError, kcql_routes
+from isotherm.mqtt_proxy.sections.bridge import BridgeSettings
 from isotherm.mqtt_proxy.settings import ProxySettings
 
 CLASS = "isotherm.MqttSource"

@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry
 from isotherm.connector.standalone.reporting import Reporter, reported
 from isotherm.mqtt_proxy.assembly import build_attester
 from isotherm.mqtt_proxy.bridge.subscriber import Bridge
-from isotherm.mqtt_proxy.bridge_settings import BridgeSettings
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
 from isotherm.mqtt_proxy.ingest.routes import Router
 from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
@@ -23,6 +22,7 @@ from isotherm.mqtt_proxy.kafka_clients import build_loop_producer, build_produce
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
 from isotherm.mqtt_proxy.processes.worker_process import monitored
+from isotherm.mqtt_proxy.sections.bridge import BridgeSettings
 from isotherm.mqtt_proxy.settings import SERVICE, ProxySettings
 from isotherm.schemas import schema
 from isotherm.servicekit import logs

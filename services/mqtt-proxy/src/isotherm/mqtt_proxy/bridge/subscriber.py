@@ -17,7 +17,6 @@ from typing import Any
 import gmqtt
 from confluent_kafka import KafkaError, KafkaException
 
-from isotherm.mqtt_proxy.bridge_settings import BridgeSettings
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.delivery.transactional_writer import RECORDS_AT_FAULT
@@ -25,6 +24,7 @@ from isotherm.mqtt_proxy.ingest.publish_traces import replace_by_dead_letter
 from isotherm.mqtt_proxy.ingest.translated_publish import TranslatedPublish
 from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.sections.bridge import BridgeSettings
 from isotherm.servicekit import logs
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health

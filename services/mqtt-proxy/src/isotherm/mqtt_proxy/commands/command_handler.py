@@ -13,7 +13,7 @@ from isotherm.mqtt_proxy.codec.properties import Properties, Property
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.commands.dispatcher import CommandDispatcher
 from isotherm.mqtt_proxy.commands.grants import Grantee, Grants
-from isotherm.mqtt_proxy.commands.outbox import Delivery, Outbox
+from isotherm.mqtt_proxy.commands.outbox import OutboundCommand, Outbox
 from isotherm.mqtt_proxy.protocol.client_port import ClientPort
 from isotherm.mqtt_proxy.protocol.events import Acknowledgement, Event
 from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
@@ -185,7 +185,7 @@ class CommandHandler:
             # At once, so that the next turn of this loop knows whether the client reads.
             self._port.send_outgoing()
 
-    def _deliver(self, delivery: Delivery) -> None:
+    def _deliver(self, delivery: OutboundCommand) -> None:
         dispatcher, metrics, command = self._dispatcher, self._dispatcher.metrics, delivery.open.command
         tracked = dispatcher.commands.get(delivery.open.key)
         if tracked is None or self.qos_of(command.device_id, command.name) is None:
@@ -209,7 +209,7 @@ class CommandHandler:
         metrics.commands_sent[delivery.qos] += 1
         metrics.commands_resent += delivery.is_repeated
 
-    def _properties(self, delivery: Delivery) -> Properties:
+    def _properties(self, delivery: OutboundCommand) -> Properties:
         command = delivery.open.command
         left_s = max(0, (command.deadline_ms - now_ms()) // 1000)
         properties: dict[Property, object] = {Property.MESSAGE_EXPIRY: min(left_s, _MAX_EXPIRY_S)}
@@ -223,7 +223,7 @@ class CommandHandler:
             properties[Property.SUBSCRIPTION_ID] = ids
         return properties
 
-    def _give_up(self, delivery: Delivery, reason: str) -> None:
+    def _give_up(self, delivery: OutboundCommand, reason: str) -> None:
         """Refuse a command that cannot be sent to this client, for it."""
         self.outbox.give_up(delivery)
         self._finish(delivery, REFUSED, reason)
@@ -245,7 +245,7 @@ class CommandHandler:
             self._finish(delivery, ACKNOWLEDGED, None)
         self.advance()
 
-    def _finish(self, delivery: Delivery, step: str, reason: str | None) -> None:
+    def _finish(self, delivery: OutboundCommand, step: str, reason: str | None) -> None:
         """Write what the device made of a command, until Kafka has it or the command has ended."""
         dispatcher, key, command = self._dispatcher, delivery.open.key, delivery.open.command
         tracked = dispatcher.commands.get(key)

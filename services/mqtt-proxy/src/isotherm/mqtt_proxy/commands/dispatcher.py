@@ -8,11 +8,11 @@ from typing import Protocol
 from isotherm.connector.commands.follower import Batch, Change
 from isotherm.connector.commands.steps import StepWriter
 from isotherm.mqtt_proxy.access.authentication import AccessControl
-from isotherm.mqtt_proxy.command_settings import CommandSettings
 from isotherm.mqtt_proxy.commands.command_topics import CommandTopics
 from isotherm.mqtt_proxy.commands.open_commands import OpenCommands, TrackedCommand
 from isotherm.mqtt_proxy.commands.outbox import Outbox
 from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.sections.commands import CommandSettings
 from isotherm.mqtt_proxy.sessions.writes import SessionWriter
 
 

@@ -19,7 +19,7 @@ _SPARE = 16
 """How many removed commands the queue may hold beside as many as wait."""
 
 
-class Delivery(NamedTuple):
+class OutboundCommand(NamedTuple):
     """A command to send. `packet_id` is 0 at QoS 0."""
 
     open: OpenCommand
@@ -151,7 +151,7 @@ class Outbox:
         entry.phase = _Phase.READY if is_stored else _Phase.NOT_STORED
         return True
 
-    def take(self, now_ms: int) -> Delivery | None:
+    def take(self, now_ms: int) -> OutboundCommand | None:
         """Return the next command to send; None when there is none now.
 
         A command waits for earlier ones of its device, and is dropped when its deadline has passed.
@@ -171,35 +171,35 @@ class Outbox:
                     return self._send(key, entry)
         return None
 
-    def acknowledge(self, packet_id: int) -> Delivery | None:
+    def acknowledge(self, packet_id: int) -> OutboundCommand | None:
         """Free a packet identifier; return the command that the client has, or None when none was sent with it."""
         key = self._packet_ids.get(packet_id)
         if key is None:
             return None
         entry = self._entries[key]
         self._forget(key)
-        return Delivery(entry.open, entry.qos, packet_id, False, entry.is_repeated)
+        return OutboundCommand(entry.open, entry.qos, packet_id, False, entry.is_repeated)
 
     def unacknowledged(self) -> dict[str, int]:
         """Return the packet identifiers that the client may have when its connection ends, by key."""
         sent = {key: packet_id for packet_id, key in self._packet_ids.items() if not self._entries[key].is_ended}
         return {**self._unacknowledged, **sent}
 
-    def give_up(self, delivery: Delivery) -> None:
+    def give_up(self, delivery: OutboundCommand) -> None:
         """Free what a command takes that `take` has just returned and that is not sent after all."""
         if delivery.packet_id:
             self._forget(delivery.open.key)
 
-    def _send(self, key: str, entry: _Entry) -> Delivery:
+    def _send(self, key: str, entry: _Entry) -> OutboundCommand:
         known_id = self._unacknowledged.pop(key, 0)
         dup = bool(entry.qos) and self._is_kept and (entry.is_repeated or bool(known_id))
         if not entry.qos:
             self._forget(key)
-            return Delivery(entry.open, 0, 0, False, entry.is_repeated)
+            return OutboundCommand(entry.open, 0, 0, False, entry.is_repeated)
         entry.packet_id = known_id or self._free_id()
         entry.phase = _Phase.SENT
         self._packet_ids[entry.packet_id] = key
-        return Delivery(entry.open, entry.qos, entry.packet_id, dup, entry.is_repeated)
+        return OutboundCommand(entry.open, entry.qos, entry.packet_id, dup, entry.is_repeated)
 
     def _free_id(self) -> int:
         reserved = self._unacknowledged.values()

@@ -7,6 +7,7 @@ import time
 from typing import cast
 
 from isotherm.mqtt_proxy.access.authentication import PublishPermissions
+from isotherm.mqtt_proxy.access.buffer_charge import BufferCharge
 from isotherm.mqtt_proxy.access.tls import common_name
 from isotherm.mqtt_proxy.codec.packets import Connect, Publish, Subscribe, Unsubscribe
 from isotherm.mqtt_proxy.codec.properties import Properties
@@ -16,7 +17,6 @@ from isotherm.mqtt_proxy.ingest.translation import IngestContext
 from isotherm.mqtt_proxy.protocol.events import Acknowledgement, ConnectionState, Disconnect, Event, Failure, Release
 from isotherm.mqtt_proxy.protocol.held_events import HeldEvents, connect_bytes
 from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
-from isotherm.mqtt_proxy.server.buffer_charge import BufferCharge
 from isotherm.mqtt_proxy.server.keep_alive import KeepAlive
 from isotherm.mqtt_proxy.server.publish_handler import PublishHandler
 from isotherm.mqtt_proxy.server.publish_rates import PublishRates

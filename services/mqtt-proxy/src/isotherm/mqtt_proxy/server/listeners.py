@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import partial
 
 from isotherm.mqtt_proxy.balancers import TrustedBalancers
+from isotherm.mqtt_proxy.sections.websocket import WebSocketSettings
 from isotherm.mqtt_proxy.server.admission import Admission, MakeServed
 from isotherm.mqtt_proxy.server.connection import Connection
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.mqtt_proxy.server.websocket_protocol import WebSocketProtocol
 from isotherm.mqtt_proxy.settings import ListenerSettings, ProxySettings
-from isotherm.mqtt_proxy.websocket_settings import WebSocketSettings
 from isotherm.servicekit import logs
 from isotherm.servicekit.settings import SettingsError
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.protocol.websocket import End, Received, WebSocket
+from isotherm.mqtt_proxy.sections.websocket import WebSocketSettings
 from isotherm.mqtt_proxy.server.connection import Connection
 from isotherm.mqtt_proxy.server.server import Server
-from isotherm.mqtt_proxy.websocket_settings import WebSocketSettings
 
 _CLOSE_TIMEOUT_S = 2.0
 """How long the client may take to answer our Close frame before its socket is closed."""

@@ -14,7 +14,7 @@ from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.refusals import InvalidPublishError
 
 
-class Answers:
+class CommandAnswers:
     """The route of answers: `ingest.answer_route.AnswerRoute`.
 
     The device is the one that the topic names. Where rules of an ACL file say who may publish, they have decided
