@@ -13,7 +13,7 @@ from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, expect
 from isotherm.contracts.partitions import murmur2_partition, partition_of
 from isotherm.contracts.providers.alerts import PARTITIONS
-from isotherm.contracts.providers.mqtt_proxy import IN_FLIGHT, WITH_WILL
+from isotherm.contracts.providers.mqtt_proxy import IN_FLIGHT, SUBSCRIBED, WITH_WILL
 from isotherm.mqtt_proxy.pod_service import CLAIMS
 from isotherm.mqtt_proxy.pods.records import Keys
 from isotherm.mqtt_proxy.pods.records import from_record as from_claims
@@ -53,7 +53,9 @@ def _need(name: str, wanted: StoredState, **value: Any) -> Need:
 def _read(harness: Harness, found: Message) -> list[Any]:
     """The session's records as a start reads them: an earlier one stands behind, if it is in another partition."""
     earlier = to_record("simulator-1", StoredState(epoch=1, expiry_s=1), owner=0, now_ms=scenario.START_MS)
-    before = found._replace(key="simulator-1", value=harness.encode(found.topic, "MqttSession", 3, earlier))
+    # A version before knows no subscriptions.
+    del earlier["subscriptions"]
+    before = found._replace(key="simulator-1", value=harness.encode(found.topic, "MqttSession", 2, earlier))
     is_on_its_partition = partition_of(found, PARTITIONS) == murmur2_partition(found.key, PARTITIONS)
     records = [before, found] if is_on_its_partition else [found, before]
     return [SimpleNamespace(key=one.key.encode, value=partial(bytes, one.value)) for one in records]
@@ -82,7 +84,7 @@ NEEDS = (
         scenario.SESSION,
         IN_FLIGHT,
         committed=[{"packet_id": 7, "crc32": 2_771_284_651}],
-        subscriptions=[{"topic_filter": "devices/dev-0001/commands/#", "qos": 1, "subscription_id": 7}],
+        subscriptions=[],
         # A version before has neither user nor will.
         username=None,
         will=None,
@@ -100,5 +102,13 @@ NEEDS = (
             "retain": True,
             "due_at": scenario.START_MS,
         },
+    ),
+    _need(
+        scenario.SESSION_SUBSCRIBED,
+        SUBSCRIBED,
+        committed=[],
+        subscriptions=[{"topic_filter": "devices/dev-0001/commands/#", "qos": 1, "subscription_id": 7}],
+        username=None,
+        will=None,
     ),
 )

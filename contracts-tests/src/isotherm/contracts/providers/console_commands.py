@@ -59,8 +59,10 @@ def messages(harness: Harness) -> Mapping[str, Message]:
     return {
         scenario.COMMAND_OPENED: opened,
         scenario.COMMAND_ACCEPTED: accepted,
+        scenario.ACCEPTANCE_SHOWN: accepted,
         scenario.COMMAND_SENT: sent,
         scenario.COMMAND_ANSWERED: answered,
+        scenario.ANSWER_SHOWN: answered,
         scenario.COMMAND_REFUSED: refused,
     }
 

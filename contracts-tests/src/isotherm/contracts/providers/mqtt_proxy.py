@@ -48,6 +48,12 @@ IN_FLIGHT = StoredState(
     expires_at_ms=scenario.START_MS,
     committed={7: 2_771_284_651},
     owner=0,
+)
+SUBSCRIBED = StoredState(
+    epoch=2,
+    expiry_s=86_400,
+    expires_at_ms=scenario.START_MS,
+    owner=0,
     subscriptions=(Subscription("devices/dev-0001/commands/#", 1, 7),),
 )
 WITH_WILL = StoredState(
@@ -77,11 +83,14 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         _produce(producer, _published(document, "home/kitchen/temperature", {"value": 19.25}))
         _produce(producer, _published(demo, f"devices/{device}/temperature", {"id": device, "t": "warm", **at}))
         transactional = kafka_clients.build_transactional_producer(settings, name.transactional_id(0))
-        _produce(transactional, [_session(harness, settings, name, state) for state in (IN_FLIGHT, WITH_WILL)])
+        _produce(
+            transactional, [_session(harness, settings, name, state) for state in (IN_FLIGHT, WITH_WILL, SUBSCRIBED)]
+        )
         _produce(kafka_clients.build_claims_producer(settings, "pod"), [_claim(harness, settings, name)])
         asyncio.run(_attest(harness, settings))
         asyncio.run(_step(harness, settings))
-        reading, brightness, temperature, dead, session, will, claim, attested, sending, answered = found
+        reading, brightness, temperature, dead, session, will, subscribed, *others = found
+        claim, attested, sending, answered = others
         reports = [seam.connector_report("bridge")]
         plugin, worker, reported = seam.announced(SERVICE, MqttClasses(settings), reports, found)
         del found[:]
@@ -93,6 +102,7 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         scenario.DEAD_LETTER: dead,
         scenario.SESSION: session,
         scenario.SESSION_WITH_WILL: will,
+        scenario.SESSION_SUBSCRIBED: subscribed,
         scenario.CLAIM: claim,
         scenario.STEP_SENDING: sending,
         scenario.STEP_ANSWERED: answered,

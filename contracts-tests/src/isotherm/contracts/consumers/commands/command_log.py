@@ -97,6 +97,6 @@ NEEDS = (
         _is_command,
         pinned=("payload", "content_type", "qos", "expects_answer"),
     ),
-    _outcome(scenario.COMMAND_ACCEPTED, _is_accepted, outcome=ACCEPTED),
-    _outcome(scenario.COMMAND_ANSWERED, _is_final, outcome=ANSWERED),
+    _outcome(scenario.ACCEPTANCE_SHOWN, _is_accepted, outcome=ACCEPTED),
+    _outcome(scenario.ANSWER_SHOWN, _is_final, outcome=ANSWERED),
 )
