@@ -94,7 +94,7 @@ def test_it_takes_over_every_partition_and_writes_records_with_their_offsets(kaf
     kafka.calls.clear()
     write(writer)
     write(writer)
-    assert kafka.calls == ["begin", "produce t", "offsets [7]", "flush", "commit"] * 2
+    assert kafka.calls == ["begin", "produce t", "flush", "offsets [7]", "commit"] * 2
 
 
 @pytest.mark.parametrize("call", ["begin", "produce t", "offsets [7]", "flush"])

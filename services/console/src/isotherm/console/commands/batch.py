@@ -30,14 +30,15 @@ class Batch:
         self.outputs: list[Output] = []
         self.dead: list[str] = []
         """The topics of the dead letters."""
-        self._touched: set[int] = set()
+        self.touched: set[int] = set()
+        """The partitions whose offsets are to be stored."""
 
     def __bool__(self) -> bool:
-        return bool(self._touched)
+        return bool(self.touched)
 
     def touch(self, number: int) -> None:
         """Store the offsets of a partition."""
-        self._touched.add(number)
+        self.touched.add(number)
 
     def add(self, number: int, changes: Iterable[Change]) -> None:
         """Store changes of a partition."""
@@ -65,7 +66,7 @@ class Batch:
         """
         return [
             TopicPartition(topic, number, positions[topic, number])
-            for number in sorted(self._touched)
+            for number in sorted(self.touched)
             for topic in (COMMANDS, STEPS)
         ]
 

@@ -43,6 +43,9 @@ PART = "settling"
 _BATCH = 500
 _LONGEST_POLL_S = 1.0
 """Nothing wakes librdkafka's poll when the process is to stop, so this bounds how late it notices."""
+_OFFSETS_PAUSE_S = 1.0
+"""How long offsets wait without a record to write: records that change nothing are ignored again when read again, and a
+transaction of offsets alone, right behind another one, takes librdkafka half a second."""
 _AWAY = (KafkaException, RegistryUnavailableError, TransactionFailedError, TopicsMissingError)
 
 
@@ -102,6 +105,9 @@ class Settler:
         """By partition the end of its steps that was asked for because deadlines are due, until they are decided."""
         self._read_until_ms: dict[tuple[str, int], int] = {}
         """The time stamps of the records read last, of partitions that are not known to be read to their end."""
+        self._unstored: set[int] = set()
+        """Partitions of which records were read that change nothing, and whose offsets are not stored yet."""
+        self._stored_s = time.monotonic()
         self._forgotten = 0
         self._backoff = Backoff(cap_ms=5_000)
 
@@ -165,6 +171,7 @@ class Settler:
 
     def _forget(self) -> None:
         self._settlements, self._positions, self._ends, self._read_until_ms = {}, {}, {}, {}
+        self._unstored = set()
         self._metrics.open.set(0)
         self._metrics.remembered.set(0)
 
@@ -218,16 +225,23 @@ class Settler:
         for message in messages:
             self._take(message, batch, now_ms)
         self._decide_due(batch)
-        if not batch:
+        batch.touched |= self._unstored
+        if not batch or (not batch.outputs and time.monotonic() - self._stored_s < _OFFSETS_PAUSE_S):
+            self._unstored = batch.touched
+            self._count(batch)
             return
         group = self._ports.consumer.consumer_group_metadata()
         self._ports.writer.write(batch.outputs, batch.offsets(self._positions), group)
+        self._unstored, self._stored_s = set(), time.monotonic()
         self._backoff.reset()
+        self._count(batch)
+        self._show_sizes()
+
+    def _count(self, batch: Batch) -> None:
         for change in batch.changes:
             self._metrics.count(change)
         for topic in batch.dead:
             self._metrics.dead_letters.labels(topic).inc()
-        self._show_sizes()
 
     def _idle_s(self) -> float:
         """Return how long nothing has to be done unless a record comes, in seconds."""

@@ -110,12 +110,13 @@ class TransactionalWriter:
         producer.begin_transaction()
         for output in outputs:
             self._produce(producer, output)
-        producer.send_offsets_to_transaction(list(offsets), group, _CALL_TIMEOUT_S)
-        # The commit would flush too; like this it takes as long as its EndTxn.
+        # Flushed before the offsets: while Kafka still ends the transaction before, librdkafka asks again after 20 ms
+        # for records, but for offsets only after `retry.backoff.ms`. And the commit takes as long as its EndTxn.
         if producer.flush(_CALL_TIMEOUT_S):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "Kafka did not store the records in time"))
         if self._refused is not None:
             raise KafkaException(self._refused)
+        producer.send_offsets_to_transaction(list(offsets), group, _CALL_TIMEOUT_S)
 
     def _produce(self, producer: Producer, output: Output) -> None:
         deadline_s = time.monotonic() + _CALL_TIMEOUT_S
