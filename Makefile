@@ -26,7 +26,7 @@ export PACT_DO_NOT_TRACK := true
 # Images of Python often set it; then each process of a test run compiles the whole suite anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup up down ps logs wipe format lint types unit test test-pure contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-live bench-partitions bench-alerts bench-revisions bench-whole lock simulate fuzz fuzz-native fault-runs tamper prove mutations clean
+.PHONY: help setup up down ps logs wipe format lint types unit test test-pure contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-live bench-partitions bench-alerts bench-revisions bench-whole lock simulate fuzz fuzz-native fault-runs tamper command-runs prove mutations clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -140,7 +140,10 @@ fault-runs: setup ## Random faults on real servers, three brokers among them: th
 tamper: setup ## Change records and rows of a running system, which reconciliation has to name: FAULTS=1000; adds to docs/results/tampering.txt
 	@JAVA_HOME="$$($(STACK) java-home)" $(BIN)/python -m isotherm.proofs tamper --record --seed $(or $(SEED),0) --faults $(or $(FAULTS),1000)
 
-PROOFS := simulate fuzz fuzz-native contracts-mutations mutations fault-runs tamper
+command-runs: setup ## Commands to devices through kills, compared with the devices' logs: COMMANDS=100000 DEVICES=5000 KILLS=20; adds to docs/results/commands.txt
+	@JAVA_HOME="$$($(STACK) java-home)" $(BIN)/python -m isotherm.proofs commands --record --seed $(or $(SEED),0) --commands $(or $(COMMANDS),100000) --devices $(or $(DEVICES),5000) --kills $(or $(KILLS),20)
+
+PROOFS := simulate fuzz fuzz-native contracts-mutations mutations fault-runs tamper command-runs
 prove: setup ## Run the long proofs, or P="simulate fuzz": SEEDS=500 of each world, FUZZ_SECONDS=60 of each parser, FAULT_RUNS=3 of FAULT_SECONDS=300
 	@failed=; for part in $(or $(P),$(PROOFS)); do \
 		case $$part in \
