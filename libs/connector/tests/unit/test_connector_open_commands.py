@@ -44,6 +44,7 @@ class FakeConsumer:
 
     def __init__(self, end: int, *batches: Sequence[Any], ends: Sequence[int | KafkaException] = ()) -> None:
         self._end, self._batches, self._ends = end, list(batches), list(ends)
+        self._rest: list[Any] = []
         self.is_closed = threading.Event()
 
     def get_watermark_offsets(self, _partition: TopicPartition, timeout: float) -> tuple[int, int]:
@@ -56,11 +57,17 @@ class FakeConsumer:
     def assign(self, partitions: list[TopicPartition]) -> None:
         assert [(one.partition, one.offset) for one in partitions] == [(0, 0)]
 
+    def poll(self, timeout: float) -> Any:
+        if not self._batches:
+            threading.Event().wait(timeout)
+            return None
+        first, *self._rest = self._batches.pop(0)
+        return first
+
     def consume(self, _number: int, timeout: float) -> Sequence[Any]:
-        if self._batches:
-            return self._batches.pop(0)
-        threading.Event().wait(timeout)
-        return ()
+        assert timeout == 0
+        rest, self._rest = self._rest, []
+        return rest
 
     def close(self) -> None:
         self.is_closed.set()
@@ -72,6 +79,7 @@ class Hearer:
     def __init__(self, *consumers: FakeConsumer) -> None:
         self.batches: list[Batch] = []
         self.problems: list[str | None] = []
+        self.restarts = 0
         self._heard = asyncio.Event()
         left = list(consumers)
         self.follower = OpenCommandFollower(
@@ -82,7 +90,11 @@ class Hearer:
         )
 
     def _on_batch(self, batch: Batch) -> None:
-        self.batches.append(batch)
+        if batch.is_restart:
+            assert not batch.changes
+            self.restarts += 1
+        else:
+            self.batches.append(batch)
         self._heard.set()
 
     def _on_problem(self, problem: str | None) -> None:

@@ -19,7 +19,9 @@ from isotherm.console.commands.decoding import dead_letter
 from isotherm.console.commands.known_devices import KnownDevices
 from isotherm.console.commands.metrics import CommandMetrics
 from isotherm.console.commands.settlement import PartitionSettlement, Source
+from isotherm.console.commands.settler import check_places
 from isotherm.console.commands_service import limits_of_partition
+from isotherm.console.records.partitions import partition_of
 from isotherm.console.settings import CommandSettings
 
 NOW = 1_767_225_600_000
@@ -163,3 +165,13 @@ def test_outcomes_survive_their_record() -> None:
     command = DeviceCommand("d", "c", "a/b", b"", None, "u", NOW, NOW + 10)
     (told,) = settlement.take_command(command, Source(1, 5, NOW, b"d"), NOW).outcomes
     assert CommandOutcome.of(told.record()) == told
+
+
+def test_open_commands_whose_steps_go_elsewhere_are_not_settled() -> None:
+    settlement = PartitionSettlement(Limits())
+    number = partition_of(b"dev-1", 4)
+    command = DeviceCommand("dev-1", "c1", "set", b"", None, "user", 0, 60_000)
+    settlement.take_command(command, Source(number, 0, 0, b"dev-1"), 0)
+    check_places({number: settlement}, 4)
+    with pytest.raises(AssignmentError, match="partitions were added"):
+        check_places({number + 4: settlement}, 8 if partition_of(b"dev-1", 8) == number else 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -116,6 +117,10 @@ class World:
         changes = [Change(one.key, one) for one in commands] + [Change(key, None) for key in ended]
         self.dispatcher.take(Batch(changes, is_current=is_current))
 
+    def restart(self) -> None:
+        """The follower begins again: what it hands over from now on is history."""
+        self.dispatcher.take(Batch((), is_restart=True))
+
     def decide_session(self, outcome: Outcome) -> None:
         write = self.writes.pop(0)
         write.settle(outcome)
@@ -217,7 +222,7 @@ def test_a_client_that_does_not_read_gets_nothing_until_it_does() -> None:
     world.kafka.decide()
     assert client.sent() == []
     client.port.can_write = True
-    client.handler.send()
+    client.handler.advance()
     assert client.payloads() == [b"1", b"2"]
 
 
@@ -335,6 +340,7 @@ def test_everything_is_read_again_when_there_is_room_for_what_had_none() -> None
     assert world.problems == ["more commands are open than commands.open_commands and commands.open_bytes allow"]
     world.take(ended=(one.key,), is_current=False)
     assert (world.begun_again, world.problems[-1]) == (1, None)
+    world.restart()
     world.take(two)
     world.kafka.decide()
     assert client.payloads() == [b"2"]
@@ -349,3 +355,81 @@ def test_nobody_subscribes_any_more() -> None:
     world.take(command(1))
     assert world.kafka.steps == []
     assert world.metrics.gauges["command_devices"]() == 0
+
+
+def test_history_that_is_read_again_sends_nothing_again() -> None:
+    world = World()
+    client = Client(world)
+    client.subscribe()
+    one = command(1)
+    world.take(one)
+    world.kafka.decide()
+    assert client.payloads() == [b"1"]
+    client.acknowledge(1)
+    world.take(ended=(one.key,))
+    world.restart()
+    world.take(one, one._replace(progress=Progress("mqtt-proxy", 5)), is_current=False)
+    world.kafka.decide()
+    assert client.sent() == []
+    world.take(ended=(one.key,))
+    assert client.sent() == []
+
+
+def test_what_ended_unseen_is_not_sent_after_everything_was_read_again() -> None:
+    world = World()
+    client = Client(world)
+    one, two = command(1), command(2)
+    world.take(one, two)
+    world.restart()
+    world.take(two)
+    assert len(world.dispatcher.commands) == 1
+    client.subscribe()
+    world.kafka.decide()
+    assert client.payloads() == [b"2"]
+
+
+def test_at_qos_0_a_full_window_empties_itself() -> None:
+    world = World(in_flight=2)
+    client = Client(world)
+    client.subscribe(qos=0)
+    world.take(*(command(number) for number in range(7)))
+    while world.kafka.undecided:
+        world.kafka.decide()
+    assert client.payloads() == [b"%d" % number for number in range(7)]
+
+
+def test_a_client_whose_rules_changed_leaves_all_of_its_devices(tmp_path: Path) -> None:
+    path = tmp_path / "acl"
+    path.write_text("topic read devices/attic/commands/#\n")
+    world = World()
+    access = AccessControl(
+        ProxySettings(routes="INSERT INTO t SELECT * FROM a", allow_anonymous=True, acl_file=str(path)), world.metrics
+    )
+    world.dispatcher.access = access
+    client = Client(world)
+    client.subscribe()
+    path.write_text("topic write devices/attic/temperature\n")
+    access.refresh()
+    world.take(command(1))
+    client.handler.close()
+    path.write_text("topic read devices/attic/commands/#\n")
+    access.refresh()
+    again = Client(world)
+    again.subscribe()
+    world.kafka.decide()
+    assert (client.sent(), again.payloads()) == ([], [b"1"])
+
+
+def test_packet_identifiers_of_commands_that_have_ended_are_not_kept() -> None:
+    world = World()
+    client = Client(world)
+    client.subscribe()
+    one, two = command(1), command(2)
+    world.take(one, two)
+    world.kafka.decide()
+    client.handler.close()
+    assert client.session.unacknowledged == {one.key: 1, two.key: 2}
+    world.take(ended=(one.key,))
+    again = Client(world, session=client.session)
+    again.handler.close()
+    assert again.session.unacknowledged == {two.key: 2}

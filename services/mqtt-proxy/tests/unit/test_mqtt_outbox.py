@@ -193,3 +193,8 @@ def test_commands_that_are_known_together_leave_in_the_order_of_partition_and_of
         outbox.add(command, 1, is_begun=True)
     outbox.begin(0)
     assert [int(one) for one, _, _ in sent(outbox)] == list(range(12))
+
+
+def test_packet_identifiers_of_earlier_connections_never_take_all() -> None:
+    outbox = Outbox(8, is_kept=True, unacknowledged={f"k{number}": number for number in range(1, 65_536)})
+    assert len(outbox.unacknowledged()) < 65_535 - 256

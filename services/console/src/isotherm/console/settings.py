@@ -236,11 +236,6 @@ class CommandSettings(Settings):
     max_rate_per_device: int = Field(
         60, ge=1, le=1_000_000, description="How many commands a device may get within a minute."
     )
-    remember_ms: int = Field(
-        3_600_000,
-        ge=0,
-        description="How long after its final outcome a command with the same device and id counts as the same, in ms.",
-    )
     max_remembered: int = Field(
         1_000_000,
         ge=1,

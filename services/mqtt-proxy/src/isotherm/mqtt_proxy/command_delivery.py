@@ -18,12 +18,16 @@ from isotherm.mqtt_proxy.commands.dispatcher import CommandDispatcher
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.sessions.writes import SessionWriter
 from isotherm.mqtt_proxy.settings import SERVICE, ProxySettings
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.producer.delivery import LoopProducer
 
+_log = logs.logger(__name__)
+
 _PART = "commands"
 """How `/ready` calls it."""
+_START = "start"
 
 
 class CommandDelivery:
@@ -82,7 +86,8 @@ class CommandDelivery:
             begin_again=self._follower.begin_again,
             on_problem=partial(self._note, "room"),
         )
-        self._note("start", f"{OPEN} is being read")
+        self._metrics.gauges["commands_held_up"] = lambda: bool(self._problems)
+        self._note(_START, f"{OPEN} is being read")
         self._follower.start()
         return self._dispatcher
 
@@ -96,7 +101,7 @@ class CommandDelivery:
         assert self._dispatcher is not None
         self._dispatcher.take(batch)
         if batch.is_current:
-            self._note("start", None)
+            self._note(_START, None)
 
     def _note(self, part: str, problem: str | None) -> None:
         if self._problems.get(part) == problem:
@@ -105,7 +110,10 @@ class CommandDelivery:
             del self._problems[part]
         else:
             self._problems[part] = problem
-        if self._problems:
-            self._health.not_ready(_PART, "; ".join(self._problems.values()))
+        # Later commands may wait; devices that publish must not wait for them.
+        if _START in self._problems:
+            self._health.not_ready(_PART, self._problems[_START])
         else:
             self._health.ready(_PART)
+        if problem is not None and part != _START:
+            _log.warning("commands are held up", reason=problem)

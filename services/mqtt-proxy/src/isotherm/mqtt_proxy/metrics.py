@@ -31,6 +31,7 @@ GAUGES = {
     "open_command_bytes": "Memory of open commands.",
     "command_devices": "Devices to whose commands a connected client subscribes.",
     "command_steps_waiting": "Steps of commands that Kafka did not store and that are written again.",
+    "commands_held_up": "1 while open commands cannot be read, or have no room in memory, so that some wait.",
     "halted": "1 while the target state is paused or stopped, so that nothing is accepted.",
 }
 """The gauges. The bridge has `connections`, `outstanding_records`, `outstanding_bytes` and `halted`."""

@@ -13,6 +13,7 @@ from isotherm.connector.commands.records import OPEN, OPEN_SCHEMA, OpenCommand
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import Decoder, RegistryUnavailableError, SchemaRegistry, WireFormatError
 from isotherm.servicekit.backoff import Backoff
+from isotherm.servicekit.kafka.consuming import consume_available
 
 _log = logs.logger(__name__)
 
@@ -43,6 +44,8 @@ class Batch(NamedTuple):
     """How many records could not be decoded. Their commands are not delivered by this process."""
     is_current: bool = False
     """Whether everything that was open when reading began has been handed over with it."""
+    is_restart: bool = False
+    """Whether reading begins: what follows is history again, until a batch is current."""
 
 
 class OpenCommandFollower:
@@ -119,11 +122,12 @@ class OpenCommandFollower:
         # The end is asked for before the first fetch, behind which Kafka would hold the answer.
         first, end = consumer.get_watermark_offsets(start, timeout=_REQUEST_S)
         consumer.assign([start])
+        self._hand_over(Batch((), is_restart=True))
         if first == end:
             self._hand_over(Batch((), is_current=True))
         idle = 0
         while not self._ended.is_set() and not self._is_beginning_again.is_set():
-            messages = consumer.consume(_BATCH, _POLL_S)
+            messages = consume_available(consumer, _BATCH, _POLL_S)
             if messages:
                 idle = 0
                 self._take(messages, end)
@@ -166,7 +170,8 @@ class OpenCommandFollower:
                 "an open command cannot be decoded and is not delivered",
                 topic=OPEN,
                 offset=message.offset(),
-                reason=str(error),
+                # Its text may have bytes of the record.
+                reason=type(error).__name__,
             )
             return None
 

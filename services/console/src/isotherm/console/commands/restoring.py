@@ -24,8 +24,8 @@ _BATCH = 1_000
 _POLL_S = 0.5
 _PATIENCE_S = 10.0
 """How long nothing may come. An open transaction of another process holds readers up until Kafka ends it."""
-_OUTCOMES_EACH = 2
-"""A command has so many outcomes at most."""
+_OFFSETS_EACH = 4
+"""A command has two outcomes, each of which may be followed by the end of its transaction."""
 
 Where = tuple[str, int]
 
@@ -84,7 +84,7 @@ class Restorer:
         places = [(OUTCOMES, number) for number in made]
         ends = self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # no annotations
         since = self._offsets(places, OffsetSpec.for_timestamp(now_ms - limits.remember_ms))
-        most = limits.max_remembered * _OUTCOMES_EACH
+        most = limits.max_remembered * _OFFSETS_EACH
         spans = {
             where: (max(since[where] if since[where] >= 0 else end, end - most), end) for where, end in ends.items()
         }

@@ -7,7 +7,7 @@ that fails, the state is dropped and made anew of what is stored.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -103,6 +103,11 @@ class PartitionSettlement:
     def open_count(self) -> int:
         """How many commands are open."""
         return len(self._open)
+
+    @property
+    def devices(self) -> Collection[str]:
+        """The devices that have open commands."""
+        return self._open_of_device.keys()
 
     @property
     def is_waiting_for_devices(self) -> bool:

@@ -6,7 +6,7 @@ It sleeps until a record comes or a deadline is due. After any failure it forget
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -17,7 +17,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 
 from isotherm.connector.commands.records import STEPS, CommandStep
 from isotherm.console.commands.acceptance import Limits, UnsettleableError
-from isotherm.console.commands.assignment import INPUTS, TopicsMissingError, count_partitions, numbers_of
+from isotherm.console.commands.assignment import (
+    INPUTS,
+    AssignmentError,
+    TopicsMissingError,
+    count_partitions,
+    numbers_of,
+)
 from isotherm.console.commands.batch import Batch, Encoders
 from isotherm.console.commands.decoding import CommandDecoder, dead_letter
 from isotherm.console.commands.metrics import CommandMetrics
@@ -71,6 +77,17 @@ class Ports(NamedTuple):
     now_ms: Callable[[], int]
 
 
+def check_places(settlements: Mapping[int, PartitionSettlement], partitions: int) -> None:
+    """Raise AssignmentError where steps of an open command go to another partition than the command is on."""
+    for number, settlement in settlements.items():
+        for device_id in settlement.devices:
+            if partition_of(device_id.encode(), partitions) != number:
+                raise AssignmentError(
+                    f"{device_id!r} has open commands on partition {number}, and its steps go to another one: "
+                    f"partitions were added. Wait until no command is open before partitions are added"
+                )
+
+
 class StoppedError(Exception):
     """The process is to stop."""
 
@@ -101,6 +118,8 @@ class Settler:
         self._partitions = 1
         self._settlements: dict[int, PartitionSettlement] = {}
         self._positions: dict[tuple[str, int], int] = {}
+        self._earliest_due_ms: float | None = None
+        """When the next deadline is due, for other threads: a settlement is used by one thread."""
         self._ends: dict[int, Ends] = {}
         """By partition the end of its steps that was asked for because deadlines are due, until they are decided."""
         self._read_until_ms: dict[tuple[str, int], int] = {}
@@ -137,8 +156,9 @@ class Settler:
         now_ms, lost_s = self._ports.now_ms(), self._lost_s
         waits_ms = [0.0 if lost_s is None else (time.monotonic() - lost_s) * 1_000]
         waits_ms.extend(now_ms - until_ms for until_ms in tuple(self._read_until_ms.values()))
-        due = [one.next_due_ms for one in tuple(self._settlements.values())]
-        waits_ms.extend(now_ms - due_ms for due_ms in due if due_ms is not None)
+        due_ms = self._earliest_due_ms
+        if due_ms is not None:
+            waits_ms.append(now_ms - due_ms)
         return max(waits_ms) / 1_000
 
     # --- the group -----------------------------------------------------------------------------------------------
@@ -171,7 +191,7 @@ class Settler:
 
     def _forget(self) -> None:
         self._settlements, self._positions, self._ends, self._read_until_ms = {}, {}, {}, {}
-        self._unstored = set()
+        self._unstored, self._earliest_due_ms = set(), None
         self._metrics.open.set(0)
         self._metrics.remembered.set(0)
 
@@ -201,7 +221,8 @@ class Settler:
         self._health.beat()
         committed = committed_offsets(ports.consumer, self._assigned, timeout_s=self._timeout_s)
         settlements = ports.restorer.restore(numbers, self._limits_of(self._partitions), ports.now_ms())
-        starts = [TopicPartition(one.topic, one.partition, max(0, one.offset)) for one in committed]
+        check_places(settlements, self._partitions)
+        starts = self._starts(committed)
         ports.consumer.assign(starts)
         self._settlements = settlements
         self._positions = {(one.topic, one.partition): one.offset for one in starts}
@@ -216,6 +237,28 @@ class Settler:
             restored_in_ms=round((time.monotonic() - started_s) * 1_000),
         )
 
+    def _starts(self, committed: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Return where to read on: the steps from their beginning where their topic was made again."""
+        steps = [(STEPS, one.partition) for one in committed if one.topic == STEPS]
+        ends = self._ends_of(steps)
+        starts = []
+        for one in committed:
+            offset = max(0, one.offset)
+            is_gone = one.topic == STEPS and offset > ends[STEPS, one.partition]
+            starts.append(TopicPartition(one.topic, one.partition, 0 if is_gone else offset))
+        return starts
+
+    def _ends_of(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Return the ends of all records and not only of the decided ones. Raises KafkaException."""
+        found = list_offsets(
+            self._ports.admin,
+            list(places),
+            OffsetSpec.latest(),  # type: ignore[no-untyped-call]  # it has no annotations
+            committed=False,
+            timeout_s=self._timeout_s,
+        )
+        return {where: one.offset for where, one in found.items()}
+
     # --- settling ------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
@@ -225,6 +268,8 @@ class Settler:
         for message in messages:
             self._take(message, batch, now_ms)
         self._decide_due(batch)
+        dues = [due_ms for one in self._settlements.values() if (due_ms := one.next_due_ms) is not None]
+        self._earliest_due_ms = min(dues, default=None)
         batch.touched |= self._unstored
         if not batch or (not batch.outputs and time.monotonic() - self._stored_s < _OFFSETS_PAUSE_S):
             self._unstored = batch.touched
@@ -319,15 +364,13 @@ class Settler:
             if number not in self._ends and (due_ms := one.next_due_ms) is not None and due_ms <= now_ms
         ]
         if due:
-            # The end of all records and not only of the decided ones: the step that counts may be behind a transaction.
-            found = list_offsets(
-                self._ports.admin,
-                [(STEPS, number) for number in due],
-                OffsetSpec.latest(),  # type: ignore[no-untyped-call]  # it has no annotations
-                committed=False,
-                timeout_s=self._timeout_s,
-            )
-            self._ends.update((number, Ends(found[STEPS, number].offset, now_ms)) for number in due)
+            # The step that counts may be behind an open transaction.
+            found = self._ends_of([(STEPS, number) for number in due])
+            for number in due:
+                if found[STEPS, number] < self._positions[STEPS, number]:
+                    # The topic was made again: what it has by now was not read.
+                    raise KafkaException(KafkaError(KafkaError.OFFSET_OUT_OF_RANGE, f"{STEPS} has lost records"))
+            self._ends.update((number, Ends(found[STEPS, number], now_ms)) for number in due)
 
     def _show_sizes(self) -> None:
         settlements = self._settlements.values()

@@ -46,6 +46,7 @@ class CommandHandler:
 
     __slots__ = (
         "_backoff",
+        "_devices",
         "_dispatcher",
         "_grants",
         "_is_closed",
@@ -69,7 +70,11 @@ class CommandHandler:
         self._dispatcher, self._port, self._protocol, self._session = dispatcher, port, protocol, session
         self._grants = Grants(dispatcher.topics, dispatcher.access, grantee, dispatcher.settings.subscriptions)
         window = min(receive_maximum, dispatcher.settings.in_flight)
-        self.outbox = Outbox(window, is_kept=session.is_kept, unacknowledged=session.unacknowledged)
+        self.outbox = Outbox(
+            window, is_kept=session.is_kept, unacknowledged=dispatcher.still_open(session.unacknowledged)
+        )
+        self._devices: set[str] = set()
+        """The devices for which the dispatcher has this client; the rules may allow fewer by now."""
         self.is_deciding = False
         """Whether a SUBSCRIBE or UNSUBSCRIBE is being stored; the next one has to wait."""
         self._is_closed = False
@@ -131,9 +136,9 @@ class CommandHandler:
 
     def _serve(self, subscriptions: tuple[Subscription, ...]) -> None:
         """Get the commands of these subscriptions from now on, and no others."""
-        before = self._grants.devices
         self._grants.set(subscriptions)
-        after = self._grants.devices
+        before, after = self._devices, self._grants.devices
+        self._devices = after
         self.outbox.retain(lambda command: self.qos_of(command.command.device_id, command.command.name) is not None)
         for device_id in before - after:
             self._dispatcher.leave(self, device_id)
@@ -148,14 +153,16 @@ class CommandHandler:
 
     def advance(self) -> None:
         """Store that commands are about to be sent, as far as the window reaches, and send those that are ready."""
-        if self._is_closed:
-            return
         steps = self._dispatcher.steps
-        for command, qos in self.outbox.begin(now_ms()):
-            what = command.command
-            step = steps.step(what.device_id, what.command_id, SENDING, qos)
-            steps.write(step, partial(self._on_sending_stored, command))
-        self.send()
+        while not self._is_closed:
+            for command, qos in self.outbox.begin(now_ms()):
+                what = command.command
+                step = steps.step(what.device_id, what.command_id, SENDING, qos)
+                steps.write(step, partial(self._on_sending_stored, command))
+            self._send()
+            # What is sent at QoS 0, given up or too late has left the window.
+            if not self.outbox.can_begin:
+                return
 
     def _on_sending_stored(self, command: OpenCommand, is_stored: bool) -> None:
         key = command.key
@@ -166,7 +173,7 @@ class CommandHandler:
             return
         if is_stored:
             self._backoff = None
-            self.send()
+            self.advance()
         elif self._retry is None:
             self._backoff = self._backoff or Backoff(base_ms=_FIRST_PAUSE_MS, cap_ms=_MAX_PAUSE_MS)
             self._retry = asyncio.get_running_loop().call_later(self._backoff.next_ms() / 1000, self._try_again)
@@ -175,7 +182,7 @@ class CommandHandler:
         self._retry = None
         self.advance()
 
-    def send(self) -> None:
+    def _send(self) -> None:
         """Send the commands that are ready, while the client reads."""
         while not self._is_closed and self._port.can_write:
             delivery = self.outbox.take(now_ms())
@@ -267,5 +274,5 @@ class CommandHandler:
         if self._retry is not None:
             self._retry.cancel()
         self._session.unacknowledged = self.outbox.unacknowledged()
-        for device_id in self._grants.devices:
+        for device_id in self._devices:
             self._dispatcher.leave(self, device_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from isotherm.connector.commands.follower import Batch, Change
@@ -62,16 +62,28 @@ class CommandDispatcher:
             "command_steps_waiting": lambda: steps.retries,
         }
 
+    def still_open(self, packet_ids: Mapping[str, int]) -> dict[str, int]:
+        """Return the packet identifiers, by key, of commands that are still open, as far as this can be told."""
+        if not self._is_current:
+            return dict(packet_ids)
+        return {key: packet_id for key, packet_id in packet_ids.items() if self.commands.get(key) is not None}
+
     # -- from Kafka
 
     def take(self, batch: Batch) -> None:
         """Take changes of what is open."""
         touched: dict[CommandClient, None] = {}
+        if batch.is_restart:
+            # What is read again is history: a command in it may have ended.
+            self.commands.begin_again()
+            self._is_current = False
         for change in batch.changes:
             self._apply(change, touched)
         self.metrics.commands_unreadable += batch.unreadable
         if batch.is_current and not self._is_current:
             self._is_current = True
+            for ended in self.commands.end_reading():
+                self._withdraw(ended, touched)
             for device_id in self._subscribers:
                 self._offer_all(device_id, touched)
         for client in touched:
@@ -82,16 +94,18 @@ class CommandDispatcher:
         known = self.commands.get(change.key)
         tracked = self.commands.apply(change)
         if known is not None and tracked is not known:
-            for client in self._subscribers.get(known.open.command.device_id, ()):
-                if change.key in client.outbox:
-                    client.outbox.remove(change.key)
-                    touched[client] = None
+            self._withdraw(known, touched)
         if tracked is not None and self._is_current:
             self._offer(tracked, touched)
 
+    def _withdraw(self, ended: TrackedCommand, touched: dict[CommandClient, None]) -> None:
+        for client in self._subscribers.get(ended.open.command.device_id, ()):
+            if ended.key in client.outbox:
+                client.outbox.remove(ended.key)
+                touched[client] = None
+
     def _check_room(self) -> None:
         if self.commands.is_worth_reading_again:
-            self.commands.begin_again()
             self._is_current = False
             self._begin_again()
             self._on_problem(None)

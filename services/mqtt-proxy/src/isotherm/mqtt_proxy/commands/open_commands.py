@@ -53,6 +53,8 @@ class OpenCommands:
         """About the memory that the commands take."""
         self.is_overflowing = False
         """Whether a command had no room since reading began."""
+        self._unseen: dict[str, TrackedCommand] = {}
+        """The commands of an earlier reading that this one has not met yet."""
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -68,6 +70,7 @@ class OpenCommands:
     def apply(self, change: Change) -> TrackedCommand | None:
         """Take a change; return the command as it is now, or None when it has ended or had no room."""
         key, command = change
+        self._unseen.pop(key, None)
         known = self._by_key.get(key)
         if command is None:
             self._remove(known)
@@ -98,6 +101,15 @@ class OpenCommands:
     def begin_again(self) -> None:
         """Take new commands again, because everything is read again."""
         self.is_overflowing = False
+        self._unseen = dict(self._by_key)
+
+    def end_reading(self) -> list[TrackedCommand]:
+        """Remove and return what was known before and is not open any more: its end may be compacted away."""
+        ended = [tracked for tracked in self._unseen.values() if self._by_key.get(tracked.key) is tracked]
+        self._unseen = {}
+        for tracked in ended:
+            self._remove(tracked)
+        return ended
 
     def _remove(self, tracked: TrackedCommand | None) -> None:
         if tracked is None:

@@ -15,6 +15,8 @@ from typing import NamedTuple
 from isotherm.connector.commands.records import OpenCommand
 
 _MAX_PACKET_ID = 65_535
+_MOST_RESERVED = 16_384
+"""How many packet identifiers of an earlier connection are kept for their commands."""
 _SPARE = 16
 """How many removed commands the queue may hold beside as many as wait."""
 
@@ -63,6 +65,7 @@ class Outbox:
         "_next_id",
         "_packet_ids",
         "_queue",
+        "_reserved",
         "_unacknowledged",
         "_under_way",
         "_window",
@@ -71,7 +74,8 @@ class Outbox:
     def __init__(self, window: int, *, is_kept: bool = False, unacknowledged: Mapping[str, int] | None = None) -> None:
         self._window = window
         self._is_kept = is_kept
-        self._unacknowledged = dict(unacknowledged or {})
+        self._unacknowledged = dict([*(unacknowledged or {}).items()][-_MOST_RESERVED:])
+        self._reserved = set(self._unacknowledged.values())
         self._entries: dict[str, _Entry] = {}
         self._queue: list[tuple[int, int, str]] = []
         """Partition, offset and key of the waiting commands, as a heap; some may have been removed."""
@@ -86,6 +90,11 @@ class Outbox:
     def is_full(self) -> bool:
         """Whether a further command has to wait."""
         return len(self._under_way) >= self._window
+
+    @property
+    def can_begin(self) -> bool:
+        """Whether `begin` may let a waiting command into the window."""
+        return bool(self._queue) and not self.is_full
 
     @property
     def under_way(self) -> int:
@@ -183,7 +192,8 @@ class Outbox:
     def unacknowledged(self) -> dict[str, int]:
         """Return the packet identifiers that the client may have when its connection ends, by key."""
         sent = {key: packet_id for packet_id, key in self._packet_ids.items() if not self._entries[key].is_ended}
-        return {**self._unacknowledged, **sent}
+        # The oldest are of commands that ended long ago; without a bound no identifier would be left.
+        return dict([*self._unacknowledged.items(), *sent.items()][-_MOST_RESERVED:])
 
     def give_up(self, delivery: OutboundCommand) -> None:
         """Free what a command takes that `take` has just returned and that is not sent after all."""
@@ -192,6 +202,7 @@ class Outbox:
 
     def _send(self, key: str, entry: _Entry) -> OutboundCommand:
         known_id = self._unacknowledged.pop(key, 0)
+        self._reserved.discard(known_id)
         dup = bool(entry.qos) and self._is_kept and (entry.is_repeated or bool(known_id))
         if not entry.qos:
             self._forget(key)
@@ -202,8 +213,7 @@ class Outbox:
         return OutboundCommand(entry.open, entry.qos, entry.packet_id, dup, entry.is_repeated)
 
     def _free_id(self) -> int:
-        reserved = self._unacknowledged.values()
-        while self._next_id in self._packet_ids or self._next_id in reserved:
+        while self._next_id in self._packet_ids or self._next_id in self._reserved:
             self._next_id = self._next_id % _MAX_PACKET_ID + 1
         found = self._next_id
         self._next_id = found % _MAX_PACKET_ID + 1

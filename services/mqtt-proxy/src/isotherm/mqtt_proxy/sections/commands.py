@@ -42,7 +42,7 @@ class CommandSettings(Settings):
         200_000,
         ge=1,
         description="Open commands in the memory of a process. Beyond it newer ones wait until a tenth of it is free, "
-        "and the process is not ready.",
+        "and the metric `commands_held_up` is 1.",
     )
     open_bytes: int = Field(268_435_456, ge=1_000_000, description="Memory of open commands; the same bound in bytes.")
 

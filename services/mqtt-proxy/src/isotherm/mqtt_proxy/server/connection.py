@@ -142,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writing_paused = False
         self.pump()
         if self._commands is not None:
-            self._commands.send()
+            self._commands.advance()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection, whoever closed its socket."""
