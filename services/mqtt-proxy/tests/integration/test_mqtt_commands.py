@@ -307,7 +307,7 @@ def test_while_kafka_is_away_nothing_new_is_sent_and_nothing_is_forgotten(proxy:
     assert next_publish(wire)[2:] == (1, b"1")
     kafka.kill()
     wire.send(puback(1))
-    wait_until("it says so", lambda: "commands" in proxy.problems())
+    wait_until("it says so", lambda: proxy.metric("commands_held_up") == 1)
     wait_until("the step waits", lambda: proxy.metric("command_steps_waiting") == 1)
     kafka.start()
     kafka.wait_ready()
@@ -315,7 +315,7 @@ def test_while_kafka_is_away_nothing_new_is_sent_and_nothing_is_forgotten(proxy:
     assert next_publish(wire)[2:] == (2, b"2")
     wire.send(puback(2))
     wait_until("each is acknowledged", lambda: acknowledged(commands, device) == {"c1", "c2"})
-    wait_until("it is ready again", proxy.is_ready)
+    wait_until("nothing is held up", lambda: proxy.metric("commands_held_up") == 0)
 
 
 def steps_of(commands: OpenTopic, device: str, step: str) -> list[dict[str, Any]]:
