@@ -6,6 +6,7 @@ from pact import match
 
 from isotherm.connector.commands.follower import Change
 from isotherm.connector.commands.records import OPEN, OPEN_SCHEMA, OpenCommand
+from isotherm.contracts.consumers.commands.settling import OPEN_PINNED
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, expect
@@ -41,20 +42,6 @@ NEEDS = (
             "deadline": match.integer(scenario.START_MS + 60_000),
         },
         _is_tracked,
-        pinned=(
-            "partition",
-            "offset",
-            "name",
-            "payload",
-            "content_type",
-            "issued_by",
-            "issued_at",
-            "qos",
-            "expects_answer",
-            "accepted_at",
-            "service",
-            "sent_at",
-            "acknowledged_at",
-        ),
+        pinned=OPEN_PINNED,
     ),
 )

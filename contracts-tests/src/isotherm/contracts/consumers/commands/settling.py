@@ -108,25 +108,28 @@ _COMMAND: Mapping[str, Any] = {
 }
 
 
+OPEN_PINNED = (
+    "partition",
+    "offset",
+    "name",
+    "payload",
+    "content_type",
+    "issued_by",
+    "issued_at",
+    "qos",
+    "expects_answer",
+    "accepted_at",
+    "service",
+    "sent_at",
+    "acknowledged_at",
+)
+"""What whoever follows open commands needs as it is recorded."""
+
+
 def _open_need(name: str, **more: Any) -> Need:
     key = match.regex(f"{scenario.DEVICE}|a-command", regex=rf"^{scenario.DEVICE}\|[^|]+$")
-    pinned = (
-        "partition",
-        "offset",
-        "name",
-        "payload",
-        "content_type",
-        "issued_by",
-        "issued_at",
-        "qos",
-        "expects_answer",
-        "accepted_at",
-        "service",
-        "sent_at",
-        "acknowledged_at",
-    )
     return Need(
-        "console", "console", name, OPEN, "OpenCommand", 1, key, {**_COMMAND, **more}, _is_restored, pinned=pinned
+        "console", "console", name, OPEN, "OpenCommand", 1, key, {**_COMMAND, **more}, _is_restored, pinned=OPEN_PINNED
     )
 
 
