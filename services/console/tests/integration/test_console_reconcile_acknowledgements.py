@@ -162,7 +162,12 @@ def test_what_was_acknowledged_and_is_not_there_is_named_through_a_kill_and_noth
 def test_a_topic_that_has_lost_what_was_read_of_it_is_named(ingest: IngestService, reconciler: Process) -> None:
     """A topic that is made again stands for a leader that was elected without the newest records."""
     ingest.take_in(600)
-    until("the first are compared", lambda: set(ingest.wrong) <= set(ingest.found()), reconciler.log)
+
+    def unnamed() -> list[tuple[tuple[int, int], tuple[str, str]]]:
+        found = ingest.found()
+        return [(place, wrong) for place, wrong in sorted(ingest.wrong.items()) if place not in found]
+
+    until("the first are compared", lambda: not unnamed(), lambda: f"unnamed: {unnamed()}\n{reconciler.log()}")
     admin = ingest.world.admin
     for future in admin.delete_topics([ingest.readings]).values():
         future.result(WAIT_S)
