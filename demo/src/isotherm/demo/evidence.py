@@ -44,6 +44,36 @@ class Topic:
     """Device and event time of the records that arrived over CoAP."""
 
 
+def cassandra_cluster(addresses: Addresses) -> Cluster:
+    """Return a client of Cassandra whose rows are dicts."""
+    profile = ExecutionProfile(
+        load_balancing_policy=RoundRobinPolicy(), row_factory=dict_factory, request_timeout=_REQUEST_TIMEOUT_S
+    )
+    return Cluster(
+        [addresses.cassandra_host],
+        port=addresses.cassandra_port,
+        # The newest version that Scylla also speaks; without it the driver tries all versions.
+        protocol_version=4,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+    )
+
+
+def has_table(cluster: Cluster, keyspace: str, table: str) -> bool:
+    """Return whether there is such a table by now."""
+    cluster.refresh_schema_metadata()
+    found = cluster.metadata.keyspaces.get(keyspace)
+    return found is not None and table in found.tables
+
+
+def hazelcast_client(addresses: Addresses) -> HazelcastClient:
+    """Return a client of Hazelcast."""
+    return HazelcastClient(
+        cluster_name=addresses.hazelcast_cluster,
+        cluster_members=[addresses.hazelcast_address],
+        cluster_connect_timeout=_REQUEST_TIMEOUT_S,
+    )
+
+
 class Reader:
     """Reads the evidence of one system; keeps its connections for further reads."""
 
@@ -52,22 +82,9 @@ class Reader:
         self._registry = SchemaRegistry(addresses.registry)
         self._decoder = Decoder(self._registry)
         self._elasticsearch = Elasticsearch(addresses.elasticsearch_url, request_timeout=_REQUEST_TIMEOUT_S)
-        profile = ExecutionProfile(
-            load_balancing_policy=RoundRobinPolicy(), row_factory=dict_factory, request_timeout=_REQUEST_TIMEOUT_S
-        )
-        self._cluster = Cluster(
-            [addresses.cassandra_host],
-            port=addresses.cassandra_port,
-            # The newest version that Scylla also speaks; without it the driver tries all versions.
-            protocol_version=4,
-            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-        )
+        self._cluster = cassandra_cluster(addresses)
         self._cassandra = self._cluster.connect()
-        self._hazelcast = HazelcastClient(
-            cluster_name=addresses.hazelcast_cluster,
-            cluster_members=[addresses.hazelcast_address],
-            cluster_connect_timeout=_REQUEST_TIMEOUT_S,
-        )
+        self._hazelcast = hazelcast_client(addresses)
 
     def close(self) -> None:
         """Close every connection."""
@@ -151,9 +168,7 @@ class Reader:
     def rows(self, table: str, identity_fields: Iterable[str]) -> Counter[Identity]:
         """Identities of the rows of a table; none when there is no such table yet."""
         names = tuple(identity_fields)
-        self._cluster.refresh_schema_metadata()
-        keyspace = self._cluster.metadata.keyspaces.get(self._addresses.keyspace)
-        if keyspace is None or table not in keyspace.tables:
+        if not has_table(self._cluster, self._addresses.keyspace, table):
             return Counter()
         columns = ", ".join(f'"{name}"' for name in names)
         found = self._cassandra.execute(f'SELECT {columns} FROM "{self._addresses.keyspace}"."{table}"')  # noqa: S608 - our own names

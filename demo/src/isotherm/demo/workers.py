@@ -147,6 +147,7 @@ class Simulator(Server):
     """A simulator: ready when it has opened its ledger."""
 
     stop_timeout_s: ClassVar[float] = 60.0
+    subcommand: ClassVar[str]
     sent_event: ClassVar[bytes]
 
     def __init__(self, folder: Path, runtime: Runtime, arguments: Sequence[str]) -> None:
@@ -167,7 +168,7 @@ class Simulator(Server):
         return str(self.ledger)
 
     def prepare(self) -> Launch:
-        return Launch([command("isotherm-simulators"), self.name, *self._arguments, "--ledger", str(self.ledger)])
+        return Launch([command("isotherm-simulators"), self.subcommand, *self._arguments, "--ledger", str(self.ledger)])
 
     def is_ready(self) -> bool:
         return self.ledger.exists()
@@ -180,12 +181,12 @@ class Simulator(Server):
 class MqttDevices(Simulator):
     """Thermostats that publish temperature and brightness."""
 
-    name = "mqtt"
+    name = subcommand = "mqtt"
     sent_event = b'{"event":"published"'
 
 
 class CoapSensors(Simulator):
     """The observable resource `sensors`."""
 
-    name = "coap"
+    name = subcommand = "coap"
     sent_event = b'{"event":"notified"'

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from isotherm.connector.commands import records
 from isotherm.connector.commands.records import CommandOutcome, DeviceCommand
 from isotherm.proofs.commands.verdict import CommandId, Verdict, judge, received
-from isotherm.proofs.commit import commit
+from isotherm.proofs.results import add_line, commit
 
 if TYPE_CHECKING:
     from isotherm.proofs.commands.system import CommandSystem
@@ -62,8 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
     line = _result_line(arguments, run, verdict)
     print(line, end="")
     if arguments.record:
-        with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(line)
+        add_line(RESULTS, line)
     return _FAILED if verdict.problems else _OK
 
 
@@ -112,6 +111,7 @@ def _issue(
                 one = _command(chance, chance.choice(of), f"c{number:06d}")
                 issued[one.device_id, one.command_id] = one
                 writer.write(one)
+            # The rate is steady: what is due by the clock is issued, and no more.
             time.sleep(_BATCH_S)
 
 
@@ -130,6 +130,7 @@ def _kill(arguments: argparse.Namespace, system: CommandSystem, seed: float, kil
     chance = random.Random(seed)
     pause_s = arguments.commands / arguments.rate / (arguments.kills + 1)
     for _ in range(arguments.kills):
+        # Kills are spread over the run, and each part is away for a while.
         time.sleep(pause_s)
         victim: Server = chance.choice(system.mortals)
         killed[victim.name] += 1

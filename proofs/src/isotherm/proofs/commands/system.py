@@ -14,14 +14,14 @@ from isotherm.connector.commands import records
 from isotherm.connector.commands.records import CommandOutcome, DeviceCommand
 from isotherm.demo import workers
 from isotherm.demo.system import EXAMPLES
-from isotherm.demo.workers import Configured, Worker
+from isotherm.demo.workers import Configured, Simulator, Worker
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.simulators.mqtt.actuators import BEHAVIOURS
 from isotherm.stack.clusters import Nodes
 from isotherm.stack.ports import LOOPBACK, Ports, hold_free_port
-from isotherm.stack.servers.server import Launch, Runtime, Server, wait_all_ready
+from isotherm.stack.servers.server import Runtime, Server, wait_all_ready
 from isotherm.stack.stack import Stack, stop_all
 
 _FLUSH_S = 120.0
@@ -41,35 +41,15 @@ class SecondSettling(Settling):
     name = "commands-second"
 
 
-class Actuators(Server):
-    """Simulated devices: ready when they have opened their ledger."""
+class Actuators(Simulator):
+    """Devices of one version of MQTT that take commands."""
 
-    stop_timeout_s = 60.0
+    subcommand = "actuators"
+    sent_event = b'{"event":"answered"'
 
     def __init__(self, folder: Path, runtime: Runtime, name: str, arguments: Sequence[str]) -> None:
-        super().__init__(folder, runtime)
+        super().__init__(folder, runtime, arguments)
         self.name = name
-        self._arguments = arguments
-
-    @property
-    def ledger(self) -> Path:
-        """What the devices got."""
-        return self.data_folder / "ledger.jsonl"
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        return ()
-
-    @property
-    def address(self) -> str:
-        return str(self.ledger)
-
-    def prepare(self) -> Launch:
-        simulator = workers.command("isotherm-simulators")
-        return Launch([simulator, "actuators", *self._arguments, "--ledger", str(self.ledger)])
-
-    def is_ready(self) -> bool:
-        return self.ledger.exists()
 
 
 class CommandWriter:

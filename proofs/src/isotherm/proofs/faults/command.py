@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from isotherm.proofs.commit import commit
 from isotherm.proofs.faults.pace import pace as measured_pace
 from isotherm.proofs.faults.plan import BROKERS, CLOCK_JUMP, DISKS, Fault, make_plan
 from isotherm.proofs.history.checking.checker import check
 from isotherm.proofs.history.report import lines_of
+from isotherm.proofs.results import add_line, commit
 
 if TYPE_CHECKING:
     from isotherm.demo.system import System
@@ -131,9 +131,7 @@ def _run(arguments: argparse.Namespace, seed: int) -> int:
     line = result_line(seed, arguments.seconds, happened, outcome, commit())
     print(line, end="")
     if arguments.record:
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(line)
+        add_line(RESULTS, line)
     return code
 
 

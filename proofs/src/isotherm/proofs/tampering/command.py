@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isotherm.proofs.commit import commit
+from isotherm.proofs.results import add_line, commit
 from isotherm.proofs.tampering.tampered import Tampered, Verdict, judge
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _WITHIN_S = 60.0
 """How long after that a fault may stay unnamed."""
 _SETTLED_S = 90.0
 """How long after its end a window may be tampered with: its rows are in the stores then."""
-_ROUND_S, _POLL_S = 6.0, 2.0
+_ROUND_S, _LOOK_S = 6.0, 10.0
 _READBACKS_PER_S = 150
 """So that each row is read back again and again within a minute."""
 _MOST_OF_ROUND = 30
@@ -76,8 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
     line = _result_line(arguments, verdict, run)
     print(line, end="")
     if arguments.record:
-        with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(line)
+        add_line(RESULTS, line)
     return _OK if verdict.is_right and not _late(verdict) else _FAILED
 
 
@@ -144,6 +143,7 @@ def _tamper(run: Run, faults: int) -> list[Tampered]:
                 run.killed += 1
                 run.reconciliation.kill()
                 run.reconciliation.start()
+            # The system goes on between the rounds, and publishes further windows.
             time.sleep(max(0.0, _ROUND_S - (time.monotonic() - began)))
         _wait(run)
         revisions = {key.identity: of.record["revision"] for key, of in windows.read().items()}
@@ -192,4 +192,4 @@ def _wait(run: Run) -> None:
         if not verdict.unnamed:
             return
         # Nothing tells that a finding will not come.
-        time.sleep(_POLL_S * 5)
+        time.sleep(_LOOK_S)

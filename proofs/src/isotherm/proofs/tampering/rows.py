@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
-from cassandra.policies import RoundRobinPolicy
 from elasticsearch import Elasticsearch
 from elasticsearch.helpers import scan
-from hazelcast.client import HazelcastClient
 from hazelcast.core import HazelcastJsonValue
 
 from isotherm.demo.addresses import Addresses
+from isotherm.demo.evidence import cassandra_cluster, has_table, hazelcast_client, plain
 from isotherm.proofs.tampering.tampered import Tampered, WindowKey
 
 _CHANGED = 99.25
@@ -80,36 +77,21 @@ class CassandraRows:
     hop = "readings-to-cassandra"
 
     def __init__(self, addresses: Addresses) -> None:
-        profile = ExecutionProfile(load_balancing_policy=RoundRobinPolicy(), request_timeout=60)
-        self._cluster = Cluster(
-            ["127.0.0.1"],
-            port=addresses.cassandra_port,
-            # The newest version that Scylla also speaks; without it the driver tries all versions.
-            protocol_version=4,
-            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-        )
+        self._cluster = cassandra_cluster(addresses)
         self._session = self._cluster.connect()
         self._names = addresses.keyspace, addresses.aggregates_table
         self._table = '"{}"."{}"'.format(*self._names)
 
     def rows(self) -> dict[WindowKey, Tamper]:
         """Return the rows; none before the table is there."""
-        self._cluster.refresh_schema_metadata()
-        keyspace, table = self._names
-        if keyspace not in self._cluster.metadata.keyspaces:
-            return {}
-        if table not in self._cluster.metadata.keyspaces[keyspace].tables:
+        if not has_table(self._cluster, *self._names):
             return {}
         found = self._session.execute(f"SELECT device_id, metric, window_start, window_end FROM {self._table}")  # noqa: S608 - our own names
-        return {
-            WindowKey(row.device_id, row.metric, _ms(row.window_start)): self._tamper_of(row)
-            for row in found
-            if not row.device_id.startswith("strange-")
-        }
+        return {WindowKey(row["device_id"], row["metric"], _start_ms(row)): self._tamper_of(row) for row in found}
 
-    def _tamper_of(self, row: Any) -> Tamper:
+    def _tamper_of(self, row: dict[str, Any]) -> Tamper:
         where = "device_id=%s AND metric=%s AND window_start=%s AND window_end=%s"
-        key = (row.device_id, row.metric, row.window_start, row.window_end)
+        key = tuple(row[name] for name in ("device_id", "metric", "window_start", "window_end"))
 
         def change(deletes: bool) -> None:
             if deletes:
@@ -130,7 +112,7 @@ class HazelcastRows:
     hop = "coap-to-hazelcast"
 
     def __init__(self, addresses: Addresses) -> None:
-        self._client = HazelcastClient(cluster_name="dev", cluster_members=[addresses.hazelcast_address])
+        self._client = hazelcast_client(addresses)
         self._map: Any = self._client.get_map(addresses.aggregates_map).blocking()
 
     def rows(self) -> dict[WindowKey, Tamper]:
@@ -161,6 +143,7 @@ def stores_of(addresses: Addresses) -> Collection[Store]:
     return (ElasticsearchRows(addresses), CassandraRows(addresses), HazelcastRows(addresses))
 
 
-def _ms(instant: datetime) -> int:
-    # CQL's timestamps come without a zone; they are UTC.
-    return round(instant.replace(tzinfo=UTC).timestamp() * 1_000)
+def _start_ms(row: dict[str, Any]) -> int:
+    start_ms = plain(row["window_start"])
+    assert isinstance(start_ms, int)
+    return start_ms

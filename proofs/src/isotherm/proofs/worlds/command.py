@@ -18,7 +18,7 @@ from multiprocessing.context import ForkContext, SpawnContext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from isotherm.proofs.commit import commit
+from isotherm.proofs.results import commit
 from isotherm.proofs.worlds import results
 from isotherm.proofs.worlds.scenario import Outcome, Scenario, World, shrink
 
