@@ -66,16 +66,13 @@ class Acl:
         """Return whether one rule lets this client read all topics of a filter, and none of them is denied."""
         levels = tuple(topic_filter.split("/"))
         own = self._anonymous if username is None else self._users.get(username, AclRules())
-        filled = [
-            [_fill(rule, client_id, username) for rule in rules] for rules in (self._patterns.deny, self._patterns.read)
-        ]
-        deny, read = (
-            [*rules, *(one for one in more if one is not None)]
-            for rules, more in zip((own.deny, own.read), filled, strict=True)
-        )
-        if any(overlaps(rule, levels) for rule in deny):
+
+        def filled(patterns: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+            return [rule for one in patterns if (rule := _fill(one, client_id, username)) is not None]
+
+        if any(overlaps(rule, levels) for rule in (*own.deny, *filled(self._patterns.deny))):
             return False
-        return any(covers(rule, levels) for rule in read)
+        return any(covers(rule, levels) for rule in (*own.read, *filled(self._patterns.read)))
 
     def rules_of(self, username: str | None) -> AclRules:
         """Return the rules of a user, or of clients without a name, to add to."""
