@@ -29,6 +29,8 @@ def worker(world: World, console: Console) -> Process:
 def name(world: World, console: Console, worker: Process) -> Iterator[str]:
     """A name, which is also a topic; what was made of that name is deleted."""
     chosen = world.topic(f"c-{uuid.uuid4().hex[:8]}")
+    # On a busy machine the worker's heartbeat may be older than three beats, and then nobody can run the class.
+    until("its class is available", lambda: KLASS in console.classes(), console.log)
     yield chosen
     console.http.delete(f"/connectors/{chosen}")
 
@@ -44,8 +46,6 @@ def lines(world: World, name: str) -> list[str]:
 
 
 def create(console: Console, world: World, name: str, **more: str) -> None:
-    # On a busy machine the worker's heartbeat may be older than three beats, and then nobody can run the class.
-    until("its class is available", lambda: KLASS in console.classes(), console.log)
     body = {"name": name, "config": config(world, name, **more)}
     made = console.http.post("/connectors", json=body)
     assert made.status_code == 201, made.text

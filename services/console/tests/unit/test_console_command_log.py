@@ -10,11 +10,12 @@ from isotherm.connector.commands.records import (
     ANSWERED,
     DELIVERED,
     EXPIRED,
+    SAME_ID_MS,
     CommandOutcome,
     DeviceCommand,
     Progress,
 )
-from isotherm.console.devices.command_log import SAME_ID_MS, CommandLog, CommandView, Key
+from isotherm.console.devices.command_log import CommandLog, CommandView, Key
 
 DEVICES, IDS = ("a", "b", "c"), ("1", "2", "3", "4")
 NO_BOUND = 10_000

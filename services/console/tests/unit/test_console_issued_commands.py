@@ -20,11 +20,12 @@ from isotherm.connector.commands.records import (
     COMMANDS,
     DELIVERED,
     REFUSED,
+    SAME_ID_MS,
     CommandOutcome,
     DeviceCommand,
     Progress,
 )
-from isotherm.console.devices.command_log import SAME_ID_MS, CommandLog
+from isotherm.console.devices.command_log import CommandLog
 from isotherm.console.devices.command_waits import OutcomeWaits
 from isotherm.console.errors import UnavailableError
 from isotherm.console.settings import AuthSettings

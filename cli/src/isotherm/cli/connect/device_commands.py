@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -16,15 +15,15 @@ from rich.text import Text
 
 from isotherm.cli.connect import formats
 from isotherm.cli.connect.rest import Connect, ConnectError, ConnectNotReachableError
-from isotherm.cli.connect.session import connected, show
+from isotherm.cli.connect.session import connected, content_of, show
 from isotherm.cli.options import EndpointOption, FormatOption
 from isotherm.cli.output import fail, note, refuse
 from isotherm.cli.times import duration_ms_or_refuse
+from isotherm.connector.commands.records import MAX_PAYLOAD_BYTES
 from isotherm.connector.config import files
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.exit_codes import Exit
 
-_MAX_BYTES = 524_288
 _WAIT_MS = 20_000
 """How long one request waits for the outcome. A proxy between, or this client, would end a longer one."""
 _SETTLING_MS = 60_000
@@ -109,18 +108,8 @@ def _content(payload: str | None, file: Path | None) -> dict[str, str]:
         refuse("give --payload or --file, one of them")
     if file is None:
         return {} if payload is None else {"payload": payload}
-    try:
-        content = sys.stdin.buffer.read(_MAX_BYTES + 1) if str(file) == "-" else _beginning_of(file)
-    except OSError as error:
-        refuse(f"{file} cannot be read: {error.strerror}")
-    if len(content) > _MAX_BYTES:
-        refuse(f"{file} has more than {_MAX_BYTES} bytes")
+    content = content_of(file, MAX_PAYLOAD_BYTES, is_stdin=str(file) == "-")
     return {"payload_base64": base64.b64encode(content).decode()}
-
-
-def _beginning_of(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        return opened.read(_MAX_BYTES + 1)
 
 
 def _issued(connect: Connect, device: str, asked: Mapping[str, Any]) -> Any:
@@ -144,6 +133,7 @@ def _settled(connect: Connect, found: Any, patience_ms: int) -> Any:
         except (ConnectError, ConnectNotReachableError) as error:
             if isinstance(error, ConnectError) and error.status != _UNAVAILABLE:
                 raise
+            # Nothing tells that the console is back.
             time.sleep(min(backoff.next_ms(), left_ms) / 1000)
     return found
 

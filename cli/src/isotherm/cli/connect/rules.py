@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from isotherm.cli.connect import formats
-from isotherm.cli.connect.session import connected, show
+from isotherm.cli.connect.session import connected, content_of, show
 from isotherm.cli.options import EndpointOption, FormatOption
 from isotherm.cli.output import note, refuse
 
@@ -95,13 +95,7 @@ def rules_try(
 
 
 def _rules_in(file: Path) -> list[dict[str, Any]]:
-    try:
-        with file.open("rb") as opened:
-            content = opened.read(_MAX_BYTES + 1)
-    except OSError as error:
-        refuse(f"{file} cannot be read: {error.strerror}")
-    if len(content) > _MAX_BYTES:
-        refuse(f"{file} has more than {_MAX_BYTES} bytes")
+    content = content_of(file, _MAX_BYTES)
     try:
         text = content.decode()
         found = json.loads(text) if file.suffix == ".json" else tomllib.loads(text).get("rules", [])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,11 +14,23 @@ from rich.console import Console
 from isotherm.cli.connect import formats
 from isotherm.cli.connect.rest import Connect, ConnectError, ConnectNotReachableError
 from isotherm.cli.options import Format
-from isotherm.cli.output import fail, write
+from isotherm.cli.output import fail, refuse, write
 from isotherm.cli.settings import connect_settings, refuse_settings
 from isotherm.servicekit.settings import SettingsError
 
 _ENDPOINT = "endpoint"
+
+
+def content_of(file: Path, most_bytes: int, *, is_stdin: bool = False) -> bytes:
+    """Return what a file has, or stdin in its place; ends with exit code 2 if it cannot be read, or has more bytes."""
+    try:
+        with nullcontext(sys.stdin.buffer) if is_stdin else file.open("rb") as opened:
+            content: bytes = opened.read(most_bytes + 1)
+    except OSError as error:
+        refuse(f"{file} cannot be read: {error.strerror}")
+    if len(content) > most_bytes:
+        refuse(f"{file} has more than {most_bytes} bytes")
+    return content
 
 
 def _complete_name(context: typer.Context, incomplete: str) -> list[str]:

@@ -21,7 +21,6 @@ from isotherm.console.commands.metrics import CommandMetrics
 from isotherm.console.commands.restoring import Restorer
 from isotherm.console.commands.settler import ConsumerFailedError, Ports, Settler, StoppedError
 from isotherm.console.commands.transactions import RETRY_BACKOFF_MS, TRANSACTION_TIMEOUT_MS, TransactionalWriter
-from isotherm.console.devices.command_log import SAME_ID_MS
 from isotherm.console.records.topic_follower import FollowerMetrics, TopicFollower
 from isotherm.console.settings import CommandSettings, ConsoleSettings
 from isotherm.servicekit import logs
@@ -150,7 +149,6 @@ def limits_of_partition(given: CommandSettings, partitions: int) -> Limits:
         max_open=max(1, given.max_open // partitions),
         max_rate_per_device=given.max_rate_per_device,
         grace_ms=given.grace_ms,
-        remember_ms=SAME_ID_MS,
         max_remembered=max(1, given.max_remembered // partitions),
     )
 

@@ -123,7 +123,7 @@ OPEN_PINNED = (
     "sent_at",
     "acknowledged_at",
 )
-"""What whoever follows open commands needs as it is recorded."""
+"""The fields that a follower of open commands needs as the provider records them."""
 
 
 def _open_need(name: str, **more: Any) -> Need:

@@ -18,6 +18,11 @@ OUTCOME_SCHEMA = isotherm.schemas.schema("CommandOutcome", 1)
 
 SENDING, ACKNOWLEDGED, ANSWERED, REFUSED = "sending", "acknowledged", "answered", "refused"
 """The steps of a delivery; the last one is the device's refusal."""
+SAME_ID_MS = 3_600_000
+"""How long after its final outcome a command with the same device and id is the same command (see the topic's YAML)."""
+MAX_NAME_BYTES = 256
+MAX_PAYLOAD_BYTES = 524_288
+"""What a record of Kafka has room for. The settling process may refuse less; its outcome says so."""
 _PRINTABLE = "".join(chr(code) for code in range(32, 127) if chr(code) not in "%|")
 
 

@@ -13,12 +13,12 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import Field
 
+from isotherm.connector.commands.records import MAX_PAYLOAD_BYTES
 from isotherm.console.access.policy import Role
 from isotherm.console.api.models import JSON_ONLY, RequestModel, ResponseModel
 from isotherm.console.devices.command_log import CommandView
 from isotherm.console.devices.commands import (
     DEFAULT_TIMEOUT_MS,
-    MAX_PAYLOAD_BYTES,
     MAX_TIMEOUT_MS,
     CommandControl,
     CommandRequest,

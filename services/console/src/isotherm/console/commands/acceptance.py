@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from isotherm.connector.commands.records import DeviceCommand
+from isotherm.connector.commands.records import MAX_NAME_BYTES, SAME_ID_MS, DeviceCommand
 
 MAX_ID_BYTES = 1_024
 """Longest device id and command id: an outcome repeats them, and must fit into a record whatever comes."""
-MAX_NAME_BYTES = 256
 MAX_TEXT_BYTES = 1_024
 """Longest `issued_by` and `content_type`: every open command is in the memory of every process that delivers."""
 _RESERVED = "/+#\0"
@@ -24,10 +23,10 @@ class Limits(NamedTuple):
     max_lifetime_ms: int = 604_800_000
     max_open_per_device: int = 16
     max_open: int = 25_000
-    """Of the partition: its even share of the setting, which bounds all of them together whoever has the partitions."""
+    """The partition's even share of the setting, so that all partitions together keep the bound."""
     max_rate_per_device: int = 60
     grace_ms: int = 2_000
-    remember_ms: int = 3_600_000
+    remember_ms: int = SAME_ID_MS
     max_remembered: int = 250_000
     """Of the partition, as `max_open`."""
 

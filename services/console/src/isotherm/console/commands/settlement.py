@@ -18,6 +18,7 @@ from isotherm.connector.commands.records import (
     DELIVERED,
     DEVICE_UNKNOWN,
     EXPIRED,
+    MAX_NAME_BYTES,
     REFUSED,
     SENDING,
     UNCONFIRMED,
@@ -27,7 +28,7 @@ from isotherm.connector.commands.records import (
     OpenCommand,
     Progress,
 )
-from isotherm.console.commands.acceptance import MAX_NAME_BYTES, MAX_TEXT_BYTES, Limits, cut, form_error
+from isotherm.console.commands.acceptance import MAX_TEXT_BYTES, Limits, cut, form_error
 from isotherm.console.commands.finished import FinishedCommands
 from isotherm.servicekit.throttling.rates import Rate, TokenBucket
 

@@ -118,8 +118,9 @@ class Settler:
         self._partitions = 1
         self._settlements: dict[int, PartitionSettlement] = {}
         self._positions: dict[tuple[str, int], int] = {}
-        self._earliest_due_ms: float | None = None
-        """When the next deadline is due, for other threads: a settlement is used by one thread."""
+        self._dues: dict[int, int] = {}
+        """When the next deadline of each partition is due, after the last pass. It is replaced and never changed:
+        other threads read it, and a settlement is used by one thread."""
         self._ends: dict[int, Ends] = {}
         """By partition the end of its steps that was asked for because deadlines are due, until they are decided."""
         self._read_until_ms: dict[tuple[str, int], int] = {}
@@ -156,9 +157,7 @@ class Settler:
         now_ms, lost_s = self._ports.now_ms(), self._lost_s
         waits_ms = [0.0 if lost_s is None else (time.monotonic() - lost_s) * 1_000]
         waits_ms.extend(now_ms - until_ms for until_ms in tuple(self._read_until_ms.values()))
-        due_ms = self._earliest_due_ms
-        if due_ms is not None:
-            waits_ms.append(now_ms - due_ms)
+        waits_ms.extend(now_ms - due_ms for due_ms in self._dues.values())
         return max(waits_ms) / 1_000
 
     # --- the group -----------------------------------------------------------------------------------------------
@@ -191,7 +190,7 @@ class Settler:
 
     def _forget(self) -> None:
         self._settlements, self._positions, self._ends, self._read_until_ms = {}, {}, {}, {}
-        self._unstored, self._earliest_due_ms = set(), None
+        self._unstored, self._dues = set(), {}
         self._metrics.open.set(0)
         self._metrics.remembered.set(0)
 
@@ -227,7 +226,7 @@ class Settler:
         self._settlements = settlements
         self._positions = {(one.topic, one.partition): one.offset for one in starts}
         self._forgotten = sum(one.finished.forgotten_early for one in settlements.values())
-        self._is_restored, self._lost_s = True, None
+        self._is_restored, self._lost_s, self._dues = True, None, self._next_dues()
         self._show_sizes()
         self._health.ready(PART)
         _log.info(
@@ -268,8 +267,7 @@ class Settler:
         for message in messages:
             self._take(message, batch, now_ms)
         self._decide_due(batch)
-        dues = [due_ms for one in self._settlements.values() if (due_ms := one.next_due_ms) is not None]
-        self._earliest_due_ms = min(dues, default=None)
+        self._dues = self._next_dues()
         batch.touched |= self._unstored
         if not batch or (not batch.outputs and time.monotonic() - self._stored_s < _OFFSETS_PAUSE_S):
             self._unstored = batch.touched
@@ -290,14 +288,15 @@ class Settler:
 
     def _idle_s(self) -> float:
         """Return how long nothing has to be done unless a record comes, in seconds."""
-        dues = [
-            due_ms
-            for number, one in self._settlements.items()
-            if number not in self._ends and (due_ms := one.next_due_ms) is not None
-        ]
+        dues = [due_ms for number, due_ms in self._dues.items() if number not in self._ends]
         if not dues:
             return _LONGEST_POLL_S
         return min(_LONGEST_POLL_S, max(0.0, (min(dues) - self._ports.now_ms()) / 1_000))
+
+    def _next_dues(self) -> dict[int, int]:
+        """Return when the next deadline of each partition that has one is due, in epoch milliseconds."""
+        found = ((number, one.next_due_ms) for number, one in self._settlements.items())
+        return {number: due_ms for number, due_ms in found if due_ms is not None}
 
     def _take(self, message: Message, batch: Batch, now_ms: int) -> None:
         topic, number, error = message.topic() or "", message.partition() or 0, message.error()
@@ -358,11 +357,8 @@ class Settler:
     def _ask_for_ends(self) -> None:
         """Ask Kafka for the ends of the steps of partitions with something due. Raises KafkaException."""
         now_ms = self._ports.now_ms()
-        due = [
-            number
-            for number, one in self._settlements.items()
-            if number not in self._ends and (due_ms := one.next_due_ms) is not None and due_ms <= now_ms
-        ]
+        dues = self._next_dues()
+        due = [number for number, due_ms in dues.items() if number not in self._ends and due_ms <= now_ms]
         if due:
             # The step that counts may be behind an open transaction.
             found = self._ends_of([(STEPS, number) for number in due])

@@ -7,10 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from isotherm.connector.commands.records import FINAL, CommandOutcome, DeviceCommand
+from isotherm.connector.commands.records import FINAL, SAME_ID_MS, CommandOutcome, DeviceCommand
 
-SAME_ID_MS = 3_600_000
-"""How long after its final outcome a command id stands for the same command; see the topic `device.commands`."""
 Key = tuple[str, str]
 """Device id and command id."""
 

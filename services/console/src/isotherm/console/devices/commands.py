@@ -9,7 +9,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from isotherm.connector.commands.records import COMMAND_SCHEMA, COMMANDS, DeviceCommand
+from isotherm.connector.commands.records import (
+    COMMAND_SCHEMA,
+    COMMANDS,
+    MAX_NAME_BYTES,
+    MAX_PAYLOAD_BYTES,
+    DeviceCommand,
+)
 from isotherm.console.devices.command_log import CommandLog, CommandView, Key
 from isotherm.console.devices.command_waits import OutcomeWaits
 from isotherm.console.errors import BadRequestError, ConflictError, NotFoundError, UnavailableError
@@ -18,9 +24,6 @@ from isotherm.servicekit.health import Health
 DEFAULT_TIMEOUT_MS = 60_000
 MAX_TIMEOUT_MS = 7 * 86_400_000
 """How long the topics of commands and of their steps are kept."""
-MAX_PAYLOAD_BYTES = 524_288
-"""What a record of Kafka has room for. The settling process may refuse less; its outcome says so."""
-MAX_NAME_BYTES = 256
 _MAX_DEVICE_ID, _MAX_COMMAND_ID, _MAX_CONTENT_TYPE = 500, 128, 256
 
 
